@@ -1,0 +1,55 @@
+// What a GPU can do by its datasheet.  Achieved rates are cost_models' business.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config_io.h"
+#include "core/units.h"
+
+namespace millwright {
+
+enum class Precision { kFp32, kTf32, kFp16, kBf16, kFp8, kMxfp8, kNvfp4 };
+std::span<const EnumName<Precision>> PrecisionNames();
+
+struct GpuSpec {
+  std::string name;
+  // Dense (no sparsity) tensor-core peaks; 0 where the GPU lacks the precision.
+  FlopsPerSecond peak_tf32, peak_bf16, peak_fp8, peak_fp4;
+  FlopsPerSecond peak_fp32;  // outside the tensor cores
+  BytesPerSecond hbm_bandwidth;
+  Bytes hbm_capacity;  // what the driver reports, not the name on the box
+  int sm_count = 0;
+  std::string calibration;  // whose efficiency curves it takes: "A100", "H100", "B200", ...
+  std::string source;
+  bool operator==(const GpuSpec&) const = default;
+
+  // FP16 has BF16's peak, MXFP8 has FP8's.  0 where not supported.
+  FlopsPerSecond peak(Precision p) const;
+};
+
+void Fields(ConfigIo& io, GpuSpec& gpu);
+
+struct GpuPreset {
+  GpuSpec spec;
+  std::vector<std::string> aliases;
+};
+std::span<const GpuPreset> GpuPresets();
+
+// By name or alias, ignoring case, spaces, '-' and '_'.  ConfigError naming the nearest.
+const GpuSpec& FindGpu(std::string_view name);
+
+// How every list of presets compares names: ignoring case, spaces, '-' and '_'.
+bool SameName(std::string_view a, std::string_view b);
+
+// A name or alias as users write it, and the preset that it stands for.
+struct PresetName {
+  std::string_view written;
+  std::string_view preset;
+};
+// The preset with the name nearest to `word`; empty where none is near enough to suggest.
+std::string_view NearestPreset(std::string_view word, std::span<const PresetName> names);
+
+}  // namespace millwright

@@ -1,0 +1,128 @@
+#include "core/parallel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+constexpr EnumName<ContextParallelKind> kContextParallelKindNames[] = {
+    {ContextParallelKind::kRing, "ring"},
+    {ContextParallelKind::kUlysses, "ulysses"},
+};
+constexpr EnumName<Schedule> kScheduleNames[] = {
+    {Schedule::k1F1B, "1f1b"},
+    {Schedule::kInterleaved, "interleaved"},
+};
+constexpr EnumName<RecomputeGranularity> kRecomputeGranularityNames[] = {
+    {RecomputeGranularity::kNone, "none"},
+    {RecomputeGranularity::kSelective, "selective"},
+    {RecomputeGranularity::kFull, "full"},
+};
+// As --recompute-modules spells them (Megatron-LM, arguments.py).
+constexpr EnumName<RecomputeModule> kRecomputeModuleNames[] = {
+    {RecomputeModule::kCoreAttn, "core_attn"},
+    {RecomputeModule::kMlp, "mlp"},
+    {RecomputeModule::kMoe, "moe"},
+    {RecomputeModule::kMoeAct, "moe_act"},
+    {RecomputeModule::kLayerNorm, "layernorm"},
+    {RecomputeModule::kMlaUpProj, "mla_up_proj"},
+};
+static_assert(std::size(kRecomputeModuleNames) == kRecomputeModules);
+
+void RecomputeFields(ConfigIo& io, Recompute& r) {
+  io.Enum("granularity", r.granularity, RecomputeGranularityNames(),
+          "what of a layer the backward pass computes again: nothing, the modules listed, or all "
+          "of it from its input");
+  io.Enums("modules", r.modules, RecomputeModuleNames(), "with selective: which parts of a layer");
+  io.Int("full_layers", r.full_layers, {0, 10'000},
+         "with full: the first so many layers of each virtual stage; 0: all of them");
+  if (r.granularity == RecomputeGranularity::kSelective && r.modules.empty())
+    io.Problem("modules", "selective recompute needs at least one module");
+  if (r.granularity != RecomputeGranularity::kSelective && !r.modules.empty())
+    io.Problem("modules", "only selective recompute takes modules");
+  if (r.granularity != RecomputeGranularity::kFull && r.full_layers != 0)
+    io.Problem("full_layers", "only full recompute takes a number of layers");
+}
+
+}  // namespace
+
+std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames() {
+  return kContextParallelKindNames;
+}
+std::span<const EnumName<Schedule>> ScheduleNames() { return kScheduleNames; }
+std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames() {
+  return kRecomputeGranularityNames;
+}
+std::span<const EnumName<RecomputeModule>> RecomputeModuleNames() { return kRecomputeModuleNames; }
+
+void Fields(ConfigIo& io, ParallelConfig& p) {
+  constexpr IntRange kDegree{.min = 1, .max = 1 << 20};
+  io.Int("tensor_parallel", p.tensor, kDegree, "ranks that split each layer's matrices (TP)");
+  io.Bool("sequence_parallel", p.sequence_parallel,
+          "norms, dropout and residuals are split by tokens over the tensor ranks too");
+  io.Int("context_parallel", p.context, kDegree, "ranks that split each sequence (CP)");
+  io.Enum("context_parallel_kind", p.context_kind, ContextParallelKindNames(),
+          "ring passes keys and values around; ulysses exchanges heads for tokens");
+  io.Int("pipeline_parallel", p.pipeline, kDegree, "stages that split the layers (PP)");
+  io.Int("virtual_stages", p.virtual_stages, kDegree,
+         "chunks of layers that a pipeline rank holds (VPP)");
+  io.Int("data_parallel", p.data, kDegree, "replicas of the dense layers: GPUs / (TP CP PP) (DP)");
+  io.Int("expert_parallel", p.expert, kDegree, "ranks that split the experts of a layer (EP)");
+  io.Int("expert_tensor_parallel", p.expert_tensor, kDegree,
+         "ranks that split each expert's matrices (ETP)");
+  io.Int("micro_batch_size", p.micro_batch_size, {1, 1 << 20},
+         "sequences that a replica computes at a time");
+  io.Int("zero", p.zero, {0, 3},
+         "what the data-parallel ranks share out: 0 nothing, 1 optimizer state, 2 gradients too, 3 "
+         "parameters too (FSDP)");
+  io.Int("zero_shard", p.zero_shard, {0, 1 << 20},
+         "ranks that one copy of the shared-out state spans (HSDP); 0: all of DP x CP");
+  io.Object("recompute", "activations computed again instead of kept",
+            [&] { RecomputeFields(io, p.recompute); });
+  io.Enum("schedule", p.schedule, ScheduleNames(),
+          "order of forward and backward on a pipeline "
+          "rank; interleaved takes virtual_stages above 1");
+}
+
+std::string ShortName(const ParallelConfig& p) {
+  std::string name = fmt::format("tp{}", p.tensor);
+  if (p.sequence_parallel) name += " sp";
+  name += fmt::format(" cp{}", p.context);
+  if (p.context > 1 && p.context_kind == ContextParallelKind::kUlysses) name += " ulysses";
+  name += fmt::format(" pp{} vpp{} dp{}", p.pipeline, p.virtual_stages, p.data);
+  if (p.expert > 1 || p.expert_tensor > 1)
+    name += fmt::format(" ep{} etp{}", p.expert, p.expert_tensor);
+  name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);
+  if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
+  if (p.recompute.granularity != RecomputeGranularity::kNone)
+    name += fmt::format(" {}", ShortName(p.recompute));
+  return name;
+}
+
+std::string ShortName(const Recompute& r) {
+  switch (r.granularity) {
+    case RecomputeGranularity::kNone:
+      return "none";
+    case RecomputeGranularity::kFull:
+      return r.full_layers > 0 ? fmt::format("full({})", r.full_layers) : "full";
+    case RecomputeGranularity::kSelective: {
+      std::string list;
+      for (RecomputeModule module : r.modules) {
+        const auto names = RecomputeModuleNames();
+        const auto it = std::find_if(names.begin(), names.end(),
+                                     [&](const auto& n) { return n.value == module; });
+        MILLWRIGHT_CHECK(it != names.end());
+        if (!list.empty()) list += ',';
+        list += it->name;
+      }
+      return fmt::format("selective({})", list);
+    }
+  }
+  return {};
+}
+
+}  // namespace millwright

@@ -1,0 +1,63 @@
+// The answer: one assignment of the cluster's GPUs to a model, in Megatron-LM's terms.
+//
+// Ranks are numbered with tensor innermost, then context, data, pipeline outermost (Megatron's
+// default order tp-cp-ep-dp-pp).  The expert part lays the same t c D ranks of a stage out as
+// expert-tensor innermost, then expert, then expert-data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/config_io.h"
+
+namespace millwright {
+
+enum class ContextParallelKind { kRing, kUlysses };
+enum class Schedule { k1F1B, kInterleaved };
+enum class RecomputeGranularity { kNone, kSelective, kFull };
+// Megatron-LM's --recompute-modules.
+enum class RecomputeModule { kCoreAttn, kMlp, kMoe, kMoeAct, kLayerNorm, kMlaUpProj };
+inline constexpr int kRecomputeModules = 6;
+
+std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames();
+std::span<const EnumName<Schedule>> ScheduleNames();
+std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames();
+std::span<const EnumName<RecomputeModule>> RecomputeModuleNames();
+
+struct Recompute {
+  RecomputeGranularity granularity = RecomputeGranularity::kNone;
+  std::vector<RecomputeModule> modules{};  // selective: which
+  int full_layers = 0;  // full: the first N layers of each virtual stage; 0: all of them
+  bool operator==(const Recompute&) const = default;
+};
+
+struct ParallelConfig {
+  int tensor = 1;
+  bool sequence_parallel = false;
+  int context = 1;
+  ContextParallelKind context_kind = ContextParallelKind::kRing;
+  int pipeline = 1;
+  int virtual_stages = 1;  // chunks a pipeline rank holds
+  int data = 1;            // dense data parallel: n / (t c p)
+  int expert = 1;
+  int expert_tensor = 1;
+  int micro_batch_size = 1;
+  int zero = 1;        // 0: plain, 1: optimizer sharded, 2: gradients too, 3: parameters too
+  int zero_shard = 0;  // ranks that one copy of the sharded state spans (HSDP); 0: all of D c
+  Recompute recompute{};
+  Schedule schedule = Schedule::k1F1B;
+  bool operator==(const ParallelConfig&) const = default;
+
+  // t c p D, as a double because four degrees read from a file may pass 2^63.
+  double gpus() const { return 1.0 * tensor * context * pipeline * data; }
+};
+
+void Fields(ConfigIo& io, ParallelConfig& parallel);
+
+// "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1 selective(mlp)", for tables and messages.
+std::string ShortName(const ParallelConfig& parallel);
+std::string ShortName(const Recompute& recompute);
+
+}  // namespace millwright

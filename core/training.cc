@@ -1,0 +1,63 @@
+#include "core/training.h"
+
+namespace millwright {
+namespace {
+
+constexpr EnumName<StateScheme> kStateSchemeNames[] = {
+    {StateScheme::kMegatron, "megatron"},
+    {StateScheme::kFsdp, "fsdp"},
+};
+constexpr EnumName<MfuConvention> kMfuConventionNames[] = {
+    {MfuConvention::kCausal, "causal"},
+    {MfuConvention::kFull, "full"},
+};
+
+}  // namespace
+
+std::span<const EnumName<StateScheme>> StateSchemeNames() { return kStateSchemeNames; }
+std::span<const EnumName<MfuConvention>> MfuConventionNames() { return kMfuConventionNames; }
+
+void Fields(ConfigIo& io, TrainingConfig& t) {
+  constexpr std::int64_t kMostSequences = std::int64_t{1} << 30;
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+  io.Int("global_batch_size", t.global_batch_size, {1, kMostSequences},
+         "sequences in one optimizer step, over all data-parallel ranks");
+  io.Int("seq_length", t.seq_length, {1, kMostTokens}, "tokens of one sequence");
+  io.Enum("precision", t.precision, PrecisionNames(),
+          "what the matrix products of layers and experts run in; head, router and attention core "
+          "stay in BF16 below it");
+
+  io.Enum("state", t.state, StateSchemeNames(),
+          "where master weights live: megatron keeps a BF16 copy to compute with and an fp32 "
+          "master beside the moments; fsdp keeps an fp32 shard that is itself the master, and a "
+          "BF16 copy of the gathered layers");
+  io.Number("gradient_bytes", t.gradient_bytes, {.min = 2, .max = 4},
+            "bytes of each gradient that is kept: 4 for fp32 main gradients, 2 for BF16");
+  io.Number("moment_bytes", t.moment_bytes, {.min = 2, .max = 8},
+            "bytes of Adam's two moments together, a parameter: 8 in fp32, 4 in BF16, 2 in 8 bits");
+  io.Bool("flash_attention", t.flash_attention,
+          "a fused attention kernel, which keeps no seq_length x seq_length scores");
+  io.Bool(
+      "fused_swiglu", t.fused_swiglu,
+      "the input of the MLP's second projection (gate x up) is recomputed in the backward pass, "
+      "not kept");
+  io.Bool("fused_cross_entropy", t.fused_cross_entropy, "no fp32 copy of the logits is kept");
+  io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
+            "tokens of the fullest expert rank over the mean; 1: balanced");
+
+  io.Bool("overlap_grad_reduce", t.overlap_grad_reduce,
+          "gradients are reduced bucket by bucket under the last backward pass");
+  io.Bool("overlap_param_gather", t.overlap_param_gather,
+          "the sharded optimizer's parameters are gathered under the next forward pass");
+  io.Bool("overlap_p2p", t.overlap_p2p,
+          "pipeline sends run under computation; interleaved schedule only, as in Megatron-LM");
+  io.Bool("tp_comm_overlap", t.tp_comm_overlap,
+          "tensor-parallel collectives are split and run under their matrix products");
+  io.Bool("expert_overlap", t.expert_overlap,
+          "the experts' all-to-all runs under other micro-batches' computation");
+  io.Enum("mfu_convention", t.mfu_convention, MfuConventionNames(),
+          "FLOPs of the attention core counted in MFU: causal halves them by the mask, full does "
+          "not");
+}
+
+}  // namespace millwright

@@ -1,0 +1,95 @@
+#include "core/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace millwright {
+namespace {
+
+ParallelConfig Read(std::string_view text) {
+  ParallelConfig parallel;
+  ReadConfig("p.json", text, [&](ConfigIo& io) { Fields(io, parallel); });
+  return parallel;
+}
+
+std::string Complaint(std::string_view text) {
+  try {
+    Read(text);
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
+  std::mt19937_64 random(6);
+  const auto from = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
+  };
+  for (int round = 0; round < 1000; ++round) {
+    ParallelConfig p;
+    p.tensor = from(1, 64);
+    p.sequence_parallel = from(0, 1) == 1;
+    p.context = from(1, 64);
+    p.context_kind = static_cast<ContextParallelKind>(from(0, 1));
+    p.pipeline = from(1, 64);
+    p.virtual_stages = from(1, 8);
+    p.data = from(1, 1 << 20);
+    p.expert = from(1, 256);
+    p.expert_tensor = from(1, 8);
+    p.micro_batch_size = from(1, 64);
+    p.zero = from(0, 3);
+    p.zero_shard = from(0, 64);
+    p.recompute.granularity = static_cast<RecomputeGranularity>(from(0, 2));
+    if (p.recompute.granularity == RecomputeGranularity::kFull)
+      p.recompute.full_layers = from(0, 9);
+    if (p.recompute.granularity == RecomputeGranularity::kSelective) {
+      for (int i = 0; i < kRecomputeModules; ++i)
+        if (i == round % kRecomputeModules || from(0, 1) == 1)
+          p.recompute.modules.push_back(static_cast<RecomputeModule>(i));
+    }
+    p.schedule = static_cast<Schedule>(from(0, 1));
+    const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, p); });
+    ASSERT_EQ(Read(text), p) << text;
+  }
+}
+
+TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
+  EXPECT_EQ(Complaint(R"({"recompute": {"granularity": "selective"}})"),
+            "p.json: at /recompute/modules: selective recompute needs at least one module");
+  EXPECT_EQ(Complaint(R"({"recompute": {"granularity": "full", "modules": ["mlp"]}})"),
+            "p.json: at /recompute/modules: only selective recompute takes modules");
+  EXPECT_EQ(Complaint(R"({"recompute": {"full_layers": 2}})"),
+            "p.json: at /recompute/full_layers: only full recompute takes a number of layers");
+  EXPECT_EQ(Complaint(R"({"tensor_paralel": 8, "zero": 4})"),
+            "p.json: at /zero: expected an integer from 0 to 3, got 4\n"
+            "p.json: at /tensor_paralel: unknown field; did you mean \"tensor_parallel\"? accepted "
+            "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
+            "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
+            "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule");
+}
+
+TEST(Parallel, ShortNames) {
+  ParallelConfig p{
+      .tensor = 8, .sequence_parallel = true, .pipeline = 4, .virtual_stages = 2, .data = 4};
+  EXPECT_EQ(ShortName(p), "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1");
+  p.recompute = {
+      RecomputeGranularity::kSelective, {RecomputeModule::kCoreAttn, RecomputeModule::kMlp}, 0};
+  EXPECT_EQ(ShortName(p), "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1 selective(core_attn,mlp)");
+  p = {.context = 2,
+       .context_kind = ContextParallelKind::kUlysses,
+       .data = 64,
+       .expert = 8,
+       .micro_batch_size = 2,
+       .zero = 3,
+       .zero_shard = 8,
+       .recompute = {RecomputeGranularity::kFull, {}, 4}};
+  EXPECT_EQ(ShortName(p), "tp1 cp2 ulysses pp1 vpp1 dp64 ep8 etp1 mbs2 zero3/8 full(4)");
+  EXPECT_EQ(p.gpus(), 128);  // 2 x 64
+  EXPECT_EQ(ShortName(Recompute{}), "none");
+  EXPECT_EQ(ShortName(Recompute{RecomputeGranularity::kFull, {}, 0}), "full");
+}
+
+}  // namespace
+}  // namespace millwright
