@@ -1,0 +1,92 @@
+// What a GPU and its network achieve, as the few numbers that the cost models take.
+//
+// A Calibration belongs to a family of GPUs ("A100", "H100", ...; GpuSpec::calibration names it)
+// and is expressed as fractions of the datasheet, so that one family serves its variants (an
+// H200 is an H100 with another memory).  The values shipped here are first, simple efficiency
+// curves taken from public measurements: sustained clocks, large training shapes.  Their error
+// on the operations they were taken from is stated beside them in cost_models/presets.
+#pragma once
+
+#include <string_view>
+
+#include "core/gpu.h"
+#include "core/units.h"
+
+namespace millwright {
+
+// GEMM m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)),
+// bytes / (HBM x memory efficiency)), x over m, n, k.
+struct GemmCalibration {
+  double efficiency = 0;   // of the BF16 peak, sustained, as m, n, k grow
+  double roll_off = 0;     // m, n or k at which half the rate is lost
+  double fp8_speedup = 0;  // large FP8 GEMM over large BF16 GEMM, quantisation apart; 0: none
+  double mxfp8_speedup = 0;
+  double nvfp4_speedup = 0;
+  double grouped_factor = 1;          // grouped GEMM over one GEMM of the same m, in BF16
+  double grouped_factor_low = 1;      //   and in FP8 and FP4
+  double backward_factor = 1;         // (dgrad + wgrad) over 2 x forward
+  double cast_bytes_per_element = 0;  // HBM traffic to quantise a GEMM's input, low precision
+  Seconds launch;                     // t0
+};
+
+// Flash attention: rate = peak x efficiency x s / (s + roll_off), s the tokens a rank holds of a
+// sequence.
+struct AttentionCalibration {
+  double efficiency = 0;           // of the BF16 peak: head size 128, forward, causal half counted
+  double roll_off = 0;             // tokens
+  double head_64_factor = 1;       // rate at head size 64 over that at 128
+  double backward_factor = 0;      // backward time over forward time
+  double unfused_score_bytes = 0;  // HBM bytes per score element, forward, unfused
+  double unfused_backward_factor = 0;
+  Seconds launch;
+};
+
+struct MemoryCalibration {
+  double efficiency = 0;       // of HBM bandwidth
+  double backward_factor = 0;  // backward bytes over forward bytes of a memory-bound operator
+  Seconds launch;
+};
+
+// Collectives: time = base + latencies + wire bytes / (bandwidth x efficiency) + sqrt term.
+struct CollectiveCalibration {
+  Seconds base;                      // one collective, before any step
+  Seconds domain_step;               // a ring step inside a domain
+  Seconds fabric_step;               // a ring step between domains
+  Seconds tree_level;                // a doubling of the domains in a tree
+  double domain_efficiency = 0;      // ring wire rate over GPU-to-GPU bandwidth
+  double nvls_efficiency = 0;        // all-reduce bus bandwidth over GPU-to-GPU bandwidth
+  double fabric_efficiency = 0;      // of the NIC share
+  double tree_efficiency = 0;        // tree all-reduce over ring all-reduce bandwidth
+  double all_to_all_efficiency = 0;  // inside a domain
+  Seconds all_to_all_base;
+  Seconds p2p_base, p2p_fabric_base;
+  double sqrt_coefficient = 0;  // seconds per square root of a byte: the protocol envelope
+  Bytes nvls_threshold;         // NVLS from this size
+  int nvls_min_ranks = 0;       //   and from this many ranks
+};
+
+// What overlapping hides, measured end to end.
+struct OverlapCalibration {
+  double tp_exposed = 0;       // share left with tp_comm_overlap
+  double expert_exposed = 0;   // share left with expert_overlap
+  double p2p_exposed = 0;      // share left with overlap_p2p
+  double dp_exposed = 0;       // share of an overlapped DP collective that still costs time
+  double dp_window = 0;        // of a pass that can hide DP communication
+  double fsdp_contention = 0;  // of the smaller of compute and communication
+};
+
+struct Calibration {
+  std::string_view name;
+  std::string_view source;
+  GemmCalibration gemm;
+  AttentionCalibration attention;
+  MemoryCalibration memory;
+  CollectiveCalibration collective;
+  OverlapCalibration overlap;
+  double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
+};
+
+// The family of `gpu`; a family that is not known falls back on "generic" with H100's fractions.
+const Calibration& CalibrationFor(const GpuSpec& gpu);
+
+}  // namespace millwright

@@ -1,0 +1,273 @@
+#include "cost_models/layer_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millwright {
+namespace {
+
+bool LowPrecision(Precision p) {
+  return p == Precision::kFp8 || p == Precision::kMxfp8 || p == Precision::kNvfp4;
+}
+
+double Speedup(Precision p, const GemmCalibration& g) {
+  switch (p) {
+    case Precision::kFp32:
+    case Precision::kTf32:
+      return 0;  // their own peak, below
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return 1;
+    case Precision::kFp8:
+      return g.fp8_speedup;
+    case Precision::kMxfp8:
+      return g.mxfp8_speedup;
+    case Precision::kNvfp4:
+      return g.nvfp4_speedup;
+  }
+  return 0;
+}
+
+double InputWidth(Precision p) {
+  switch (p) {
+    case Precision::kFp32:
+    case Precision::kTf32:
+      return 4;
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return 2;
+    case Precision::kFp8:
+    case Precision::kMxfp8:
+      return 1;
+    case Precision::kNvfp4:
+      return 0.5625;  // 4 bits and an 8-bit scale for each 16
+  }
+  return 2;
+}
+
+Seconds HbmTime(Bytes bytes, const GpuSpec& gpu, const Calibration& c) {
+  return bytes / (gpu.hbm_bandwidth * c.memory.efficiency);
+}
+
+struct Passes {
+  Seconds forward, backward;
+};
+
+Passes GemmPasses(const Operator& op, const CostContext& x) {
+  const Precision precision = op.low_precision || !LowPrecision(x.training.precision)
+                                  ? x.training.precision
+                                  : Precision::kBf16;
+  const auto time = [&](double m, double n, double k) {
+    return GemmTime(m, n, k, op.groups, precision, x.gpu, x.calibration);
+  };
+  Passes t{time(op.m, op.n, op.k),
+           x.calibration.gemm.backward_factor * (time(op.m, op.k, op.n) + time(op.n, op.k, op.m))};
+  if (LowPrecision(precision)) {
+    const double bytes = x.calibration.gemm.cast_bytes_per_element;
+    t.forward += HbmTime(Bytes(bytes * op.groups * op.m * op.k), x.gpu, x.calibration);
+    t.backward += HbmTime(Bytes(bytes * op.groups * op.m * op.n), x.gpu, x.calibration);
+  }
+  return t;
+}
+
+Passes AttentionPasses(const Operator& op, const CostContext& x) {
+  const AttentionCalibration& a = x.calibration.attention;
+  if (!op.fused) {
+    // Two batched products over the whole square of scores, and the softmax between them.
+    const double sequence = op.attention_tokens;
+    const double batch = sequence > 0 ? op.scores_full / (sequence * sequence) : 0;
+    const Precision p = Precision::kBf16;
+    const Seconds products =
+        GemmTime(sequence, sequence, op.qk_head, batch, p, x.gpu, x.calibration) +
+        GemmTime(sequence, op.v_head, sequence, batch, p, x.gpu, x.calibration);
+    const Seconds scores =
+        HbmTime(Bytes(a.unfused_score_bytes * op.scores_full), x.gpu, x.calibration);
+    return {products + scores, 2 * products + a.unfused_backward_factor * scores};
+  }
+  // Between head sizes 64 and 128 the rate is interpolated.
+  const double head = std::clamp(std::max(op.qk_head, op.v_head), 64.0, 128.0);
+  const double head_factor = a.head_64_factor + (1 - a.head_64_factor) * (head - 64) / 64;
+  const FlopsPerSecond rate = x.gpu.peak_bf16 * (a.efficiency * head_factor * op.attention_tokens /
+                                                 (op.attention_tokens + a.roll_off));
+  const Seconds forward = op.forward_flops(MfuConvention::kCausal) / rate;
+  return {a.launch + forward, a.launch + a.backward_factor * forward};
+}
+
+// Dispatch and combine with each token sent once to a destination, not once per expert.
+// Expected distinct destinations of topk draws among n: n (1 - (1 - 1/n)^topk).
+Seconds DeduplicatedExchange(Bytes payload, const PathProfile& path, const CostContext& x) {
+  const CollectiveCalibration& c = x.calibration.collective;
+  const double topk = std::max(1, x.moe_topk);
+  const auto destinations = [&](double n) { return n * (1 - std::pow(1 - 1 / n, topk)); };
+  const Bytes own = payload / topk;  // one copy of every token
+  const double per_domain = path.max_ranks_per_domain;
+  double domains = destinations(path.domains);
+  if (x.moe_topk_groups > 0) domains = std::min(domains, double(x.moe_topk_groups));
+  // Arrivals in a domain fan out to its GPUs over NVLink; copies for itself stay.
+  const double gpu_copies = std::min(destinations(path.ranks), topk);
+  const Bytes inside = own * gpu_copies * ((per_domain - 1) / per_domain);
+  Seconds base = c.all_to_all_base;
+  Seconds transfer;
+  if (per_domain > 1) transfer = inside / (path.domain_bandwidth * c.all_to_all_efficiency);
+  if (path.domains > 1) {
+    const double away = domains * double(path.domains - 1) / path.domains;
+    transfer = std::max(transfer, own * away / (path.fabric_bandwidth * c.fabric_efficiency));
+    base += c.fabric_step;
+  }
+  return base + transfer;
+}
+
+const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return paths.tensor;
+    case GroupKind::kContext:
+      return paths.context;
+    case GroupKind::kExpert:
+      return paths.expert;
+    case GroupKind::kExpertTensor:
+      return paths.expert_tensor;
+  }
+  return paths.tensor;
+}
+
+Seconds& SlotOf(GroupKind group, PassTime& pass) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return pass.tensor;
+    case GroupKind::kContext:
+      return pass.context;
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return pass.expert;
+  }
+  return pass.tensor;
+}
+
+}  // namespace
+
+Seconds GemmTime(double m, double n, double k, double groups, Precision precision,
+                 const GpuSpec& gpu, const Calibration& calibration) {
+  const GemmCalibration& g = calibration.gemm;
+  if (m <= 0 || n <= 0 || k <= 0 || groups <= 0) return Seconds(0);
+  double speedup = Speedup(precision, g);
+  FlopsPerSecond peak = gpu.peak_bf16;
+  if (speedup <= 0) {  // no measurement: the same fraction of this precision's own peak
+    peak = gpu.peak(precision);
+    speedup = 1;
+  }
+  const double x0 = g.roll_off * std::sqrt(speedup);
+  double rate = peak.value * g.efficiency * speedup;
+  if (groups > 1) rate *= LowPrecision(precision) ? g.grouped_factor_low : g.grouped_factor;
+  const double shape = (m / (m + x0)) * (n / (n + x0)) * (k / (k + x0));
+  const Seconds arithmetic(2 * m * n * k * groups / (rate * shape));
+  const Bytes traffic(groups * (InputWidth(precision) * (m * k + n * k) + 2 * m * n));
+  return g.launch + std::max(arithmetic, HbmTime(traffic, gpu, calibration));
+}
+
+OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {
+  OperatorCost cost{.forward = {}, .backward = {}, .modules = op.modules};
+  switch (op.kind) {
+    case OperatorKind::kGemm:
+    case OperatorKind::kGroupedGemm: {
+      const Passes t = GemmPasses(op, x);
+      cost.forward.compute = t.forward;
+      cost.backward.compute = t.backward;
+      break;
+    }
+    case OperatorKind::kAttention: {
+      const Passes t = AttentionPasses(op, x);
+      cost.forward.compute = t.forward;
+      cost.backward.compute = t.backward;
+      break;
+    }
+    case OperatorKind::kMemoryBound: {
+      const Seconds t = HbmTime(op.bytes, x.gpu, x.calibration);
+      const MemoryCalibration& m = x.calibration.memory;
+      cost.forward.compute = m.launch + t;
+      cost.backward.compute = m.launch + m.backward_factor * t;
+      break;
+    }
+    case OperatorKind::kCollective: {
+      const PathProfile& path = PathOf(op.group, paths);
+      const auto time = [&](CollectiveKind kind) {
+        if (op.group == GroupKind::kExpert && path.ranks > 1 &&
+            x.training.moe_dispatcher == MoeDispatcher::kDeepEp) {
+          return DeduplicatedExchange(op.payload, path, x);
+        }
+        return double(op.repeats) *
+               CostOfCollective(kind, op.payload, path, x.calibration.collective).time;
+      };
+      if (op.forward) SlotOf(op.group, cost.forward) = time(op.forward_collective);
+      if (op.backward) {
+        SlotOf(op.group, cost.backward) = op.backward_repeats * time(op.backward_collective);
+      }
+      double exposed = 1;
+      if (op.group == GroupKind::kTensor && x.training.tp_comm_overlap) {
+        exposed = x.calibration.overlap.tp_exposed;
+      }
+      if (op.group == GroupKind::kExpert && x.training.expert_overlap) {
+        exposed = x.calibration.overlap.expert_exposed;
+      }
+      cost.forward = exposed * cost.forward;
+      cost.backward = exposed * cost.backward;
+      break;
+    }
+  }
+  return cost;
+}
+
+PassTime LayerCost::Recomputed(ModuleMask modules) const {
+  PassTime sum;
+  for (const OperatorCost& op : operators) {
+    if (op.modules & modules) sum += op.forward;
+  }
+  return sum;
+}
+
+Bytes LayerCost::Saved(ModuleMask recomputed) const {
+  Bytes sum;
+  for (const SavedTensor& s : saved) {
+    if ((s.modules & recomputed) == 0) sum += s.bytes;
+  }
+  return sum;
+}
+
+LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& paths,
+                      const CostContext& context) {
+  LayerCost layer;
+  layer.operators.reserve(operators.size());
+  for (const Operator& op : operators) {
+    OperatorCost cost = CostOfOperator(op, paths, context);
+    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0) {
+      const Operator& cover = operators[op.hidden_under];
+      const OperatorCost& covering = layer.operators[op.hidden_under];
+      const auto expose = [&](Seconds& communication, Seconds window) {
+        communication = std::max(Seconds(0), communication - window);
+      };
+      if (cover.kind == OperatorKind::kAttention) {
+        // Of a ring's c steps the first computes on what the rank holds; each later one hides the
+        // exchange before it.
+        const double share = double(op.repeats) / (op.repeats + 1);
+        expose(SlotOf(op.group, cost.forward), share * covering.forward.compute);
+        expose(SlotOf(op.group, cost.backward), share * covering.backward.compute);
+      } else {
+        expose(SlotOf(op.group, cost.backward), covering.backward.compute / 2);  // dgrad
+      }
+    }
+    layer.forward += cost.forward;
+    layer.backward += cost.backward;
+    layer.operators.push_back(cost);
+    for (const SavedTensor& s : op.saved) layer.saved.push_back(s);
+    // In backward an operator holds the gradients of its output and of its input.
+    Bytes gradient;
+    if (op.kind == OperatorKind::kGemm || op.kind == OperatorKind::kGroupedGemm) {
+      gradient = Bytes(2 * op.groups * op.m * (op.n + op.k));
+    }
+    layer.largest_gradient = std::max(layer.largest_gradient, gradient);
+  }
+  layer.input = LayerInputBytes(operators);
+  return layer;
+}
+
+}  // namespace millwright

@@ -1,0 +1,75 @@
+// What one layer costs a rank, for one micro-batch: seconds by kind and bytes kept.
+//
+// Each operator of cost_models/operators is timed by the GPU's calibration and, where it
+// communicates, by the path between the members of its process group.  Times are of work that is
+// not hidden: a collective that runs under compute counts only what sticks out.
+#pragma once
+
+#include <vector>
+
+#include "core/gpu.h"
+#include "core/path_profile.h"
+#include "core/training.h"
+#include "cost_models/calibration.h"
+#include "cost_models/operators.h"
+
+namespace millwright {
+
+// The process groups a layer communicates in.
+struct LayerPaths {
+  PathProfile tensor, context, expert, expert_tensor;
+};
+
+// Seconds of one pass (forward, or backward without recomputation), exposed.
+struct PassTime {
+  Seconds compute;
+  Seconds tensor;   // TP and sequence-parallel collectives
+  Seconds context;  // ring or Ulysses
+  Seconds expert;   // dispatch, combine, expert-tensor collectives
+  Seconds total() const { return compute + tensor + context + expert; }
+  PassTime& operator+=(const PassTime& o) {
+    compute += o.compute;
+    tensor += o.tensor;
+    context += o.context;
+    expert += o.expert;
+    return *this;
+  }
+  friend PassTime operator*(double k, const PassTime& p) {
+    return {k * p.compute, k * p.tensor, k * p.context, k * p.expert};
+  }
+};
+
+struct OperatorCost {
+  PassTime forward, backward;
+  ModuleMask modules = 0;
+};
+
+struct LayerCost {
+  std::vector<OperatorCost> operators;
+  PassTime forward, backward;
+  std::vector<SavedTensor> saved;
+  Bytes input;             // what full recomputation keeps
+  Bytes largest_gradient;  // most gradient bytes alive at once in backward, beside the saved
+
+  PassTime Recomputed(ModuleMask modules) const;  // forward time of what is run again
+  Bytes Saved(ModuleMask recomputed) const;
+};
+
+struct CostContext {
+  const GpuSpec& gpu;
+  const Calibration& calibration;
+  const TrainingConfig& training;
+  int moe_topk = 0;         // copies of a token that dispatch sends
+  int moe_topk_groups = 0;  // domains it may reach (node-limited routing); 0: any
+};
+
+LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& paths,
+                      const CostContext& context);
+
+// Times of single operators, for tests and for `describe`.
+Seconds GemmTime(double m, double n, double k, double groups, Precision precision,
+                 const GpuSpec& gpu, const Calibration& calibration);
+OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths,
+                            const CostContext& context);
+
+}  // namespace millwright

@@ -1,0 +1,146 @@
+#include "cost_models/memory.h"
+
+#include <algorithm>
+
+#include "cost_models/operators.h"
+
+namespace millwright {
+
+RankParameters ParametersPerRank(const std::vector<Weight>& weights, const ModelConfig& model,
+                                 int tensor, int expert, int expert_tensor) {
+  RankParameters p;
+  for (const Weight& w : weights) {
+    const double elements = double(w.elements());
+    switch (w.split) {
+      case WeightSplit::kReplicated:
+        p.dense += elements;
+        break;
+      case WeightSplit::kTensor:
+        p.dense += elements / tensor;
+        break;
+      case WeightSplit::kQueryGroups:
+        p.dense += elements / std::min(tensor, model.num_query_groups);
+        break;
+      case WeightSplit::kVocabulary:
+        p.dense += elements / double(model.vocab_size) *
+                   double(PaddedVocabulary(model.vocab_size, tensor)) / tensor;
+        break;
+      case WeightSplit::kExpert:
+        p.expert += elements / expert / expert_tensor;
+        break;
+      case WeightSplit::kExpertReplicated:
+        p.expert += elements / expert;
+        break;
+    }
+  }
+  return p;
+}
+
+ModelState StateOf(const RankParameters& parameters, const TrainingConfig& training, int zero,
+                   double dense_shard, double expert_shard) {
+  const auto spread = [&](double bytes, bool sharded) {
+    return Bytes(bytes * (parameters.dense / (sharded ? dense_shard : 1) +
+                          parameters.expert / (sharded ? expert_shard : 1)));
+  };
+  // FSDP's stored weight is the fp32 master itself.
+  const bool fsdp = training.state == StateScheme::kFsdp;
+  return {.weights = spread(fsdp ? 4 : 2, zero >= 3),
+          .gradients = spread(training.gradient_bytes, zero >= 2),
+          .optimizer = spread((fsdp ? 0 : 4) + training.moment_bytes, zero >= 1)};
+}
+
+DeviceOverheads DeviceOverheadsOf(const TrainingConfig&) {
+  return {
+      // About 0.5 GiB: CUDA 12 context, cuBLAS and cuDNN handles on an H100.
+      .cuda_context = 0.5_GiB,
+      // PyTorch's default on Hopper (CUBLAS_WORKSPACE_CONFIG): 32 MiB.
+      .workspace = 32_MiB,
+      // NCCL_BUFFSIZE 4 MiB (Simple) and the LL128 and LL buffers beside it, about 9.6 MiB a
+      // channel and direction over 16 channels: an estimate, good to a factor of two.
+      .nccl_per_group = 300_MiB,
+      // Rounding and fragmentation of the caching allocator; 7% fitted on 2022 nvidia-smi figures
+      // (DeepSpeed, A100), 3% assumed with expandable segments.
+      .allocator_slack = 0.03,
+  };
+}
+
+std::string_view Name(MemoryItem item) {
+  switch (item) {
+    case MemoryItem::kWeights:
+      return "weights";
+    case MemoryItem::kGradients:
+      return "gradients";
+    case MemoryItem::kOptimizer:
+      return "optimizer state";
+    case MemoryItem::kActivations:
+      return "activations";
+    case MemoryItem::kLogits:
+      return "logits and loss";
+    case MemoryItem::kWorkingSet:
+      return "backward working set";
+    case MemoryItem::kGatherBuffers:
+      return "gathered parameters";
+    case MemoryItem::kGradientBuckets:
+      return "gradient buckets";
+    case MemoryItem::kPipelineBuffers:
+      return "pipeline buffers";
+    case MemoryItem::kWorkspace:
+      return "cuBLAS workspace";
+    case MemoryItem::kNccl:
+      return "NCCL buffers";
+    case MemoryItem::kCudaContext:
+      return "CUDA context";
+    case MemoryItem::kAllocatorSlack:
+      return "allocator slack";
+  }
+  return {};
+}
+
+std::string_view JsonKey(MemoryItem item) {
+  switch (item) {
+    case MemoryItem::kWeights:
+      return "weights";
+    case MemoryItem::kGradients:
+      return "gradients";
+    case MemoryItem::kOptimizer:
+      return "optimizer";
+    case MemoryItem::kActivations:
+      return "activations";
+    case MemoryItem::kLogits:
+      return "logits";
+    case MemoryItem::kWorkingSet:
+      return "working_set";
+    case MemoryItem::kGatherBuffers:
+      return "gather_buffers";
+    case MemoryItem::kGradientBuckets:
+      return "gradient_buckets";
+    case MemoryItem::kPipelineBuffers:
+      return "pipeline_buffers";
+    case MemoryItem::kWorkspace:
+      return "workspace";
+    case MemoryItem::kNccl:
+      return "nccl";
+    case MemoryItem::kCudaContext:
+      return "cuda_context";
+    case MemoryItem::kAllocatorSlack:
+      return "allocator_slack";
+  }
+  return {};
+}
+
+Bytes StageMemory::total() const {
+  Bytes sum;
+  for (Bytes b : items) sum += b;
+  return sum;
+}
+
+Bytes StageMemory::allocated() const {
+  return total() - (*this)[MemoryItem::kNccl] - (*this)[MemoryItem::kCudaContext] -
+         (*this)[MemoryItem::kAllocatorSlack];
+}
+
+MemoryItem StageMemory::largest() const {
+  return static_cast<MemoryItem>(std::max_element(items.begin(), items.end()) - items.begin());
+}
+
+}  // namespace millwright

@@ -1,0 +1,145 @@
+#include "cost_models/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/model_presets.h"
+
+namespace millwright {
+namespace {
+
+// Runs 1F1B in order, with a transfer of `c` on every boundary: independent of the closed forms.
+double Makespan1F1B(int p, int m, double forward, double backward, double c) {
+  struct Step {
+    bool forward;
+    int micro_batch;
+  };
+  std::vector<std::vector<Step>> program(p);
+  for (int r = 0; r < p; ++r) {
+    const int warm = std::min(p - 1 - r, m);
+    for (int i = 0; i < warm; ++i) program[r].push_back({true, i});
+    for (int i = 0; i < m - warm; ++i) {
+      program[r].push_back({true, warm + i});
+      program[r].push_back({false, i});
+    }
+    for (int i = m - warm; i < m; ++i) program[r].push_back({false, i});
+  }
+  std::vector<std::vector<double>> f(p, std::vector<double>(m, -1)), b = f;
+  std::vector<std::size_t> at(p);
+  std::vector<double> free(p);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int r = 0; r < p; ++r) {
+      while (at[r] < program[r].size()) {
+        const Step s = program[r][at[r]];
+        double ready = 0;
+        if (s.forward && r > 0) {
+          ready = f[r - 1][s.micro_batch] < 0 ? -1 : f[r - 1][s.micro_batch] + c;
+        } else if (!s.forward) {
+          ready = r + 1 < p ? (b[r + 1][s.micro_batch] < 0 ? -1 : b[r + 1][s.micro_batch] + c)
+                            : f[r][s.micro_batch];
+        }
+        if (ready < 0) break;
+        free[r] = std::max(free[r], ready) + (s.forward ? forward : backward);
+        (s.forward ? f : b)[r][s.micro_batch] = free[r];
+        ++at[r];
+        moved = true;
+      }
+    }
+  }
+  return *std::max_element(free.begin(), free.end());
+}
+
+TEST(Bubble, OneForwardOneBackwardByRunningIt) {
+  for (int p : {2, 3, 4, 8}) {
+    for (int m : {p, 2 * p, 5 * p}) {
+      const double makespan = Makespan1F1B(p, m, 1, 2, 0);
+      EXPECT_NEAR(makespan / (3.0 * m) - 1, BubbleRatio(p, m, 1), 1e-12) << p << " " << m;
+    }
+  }
+}
+
+TEST(ExposedTransfers, WithinTwoOfTheScheduleItself) {
+  for (int p : {2, 3, 4, 5, 8, 16}) {
+    for (int m : {p, p + 1, 2 * p, 3 * p + 1, 8 * p}) {
+      const double exposed = Makespan1F1B(p, m, 10, 20, 1) - (m + p - 1) * 30.0;
+      EXPECT_NEAR(ExposedTransfers1F1B(p, m), exposed, m % p == 0 ? 1e-9 : 2) << p << " " << m;
+    }
+  }
+  EXPECT_EQ(ExposedTransfers1F1B(1, 100), 0);
+}
+
+TEST(ChunksInFlight, FollowsTheWarmUp) {
+  // 1F1B: min(p - r, m).
+  EXPECT_EQ(ChunksInFlight(4, 8, 1, 0), 4);
+  EXPECT_EQ(ChunksInFlight(4, 8, 1, 3), 1);
+  EXPECT_EQ(ChunksInFlight(16, 2, 1, 0), 2);
+  // Interleaved, p 4, v 2: 11 9 7 5 half stages (the schedule's own peaks).
+  EXPECT_EQ(ChunksInFlight(4, 8, 2, 0), 11);
+  EXPECT_EQ(ChunksInFlight(4, 8, 2, 1), 9);
+  EXPECT_EQ(ChunksInFlight(4, 8, 2, 3), 5);
+  EXPECT_EQ(ChunksInFlight(4, 4, 2, 0), 8);  // no more than there are
+}
+
+TEST(LayersPerChunk, UnevenSplitsSpareTheEnds) {
+  // 126 over 16: 7, 14 x 8, 7.
+  std::vector<int> expected(16, 8);
+  expected.front() = expected.back() = 7;
+  EXPECT_EQ(LayersPerChunk(126, 16), expected);
+  EXPECT_EQ(LayersPerChunk(80, 8), std::vector<int>(8, 10));
+  // 61 over 16: three stages have 3 layers: the last, the first, the last but one.
+  expected.assign(16, 4);
+  expected[15] = expected[0] = expected[14] = 3;
+  EXPECT_EQ(LayersPerChunk(61, 16), expected);
+  for (int layers : {5, 61, 126}) {
+    for (int chunks = 1; chunks <= layers; ++chunks) {
+      const std::vector<int> split = LayersPerChunk(layers, chunks);
+      EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), layers);
+      EXPECT_LE(*std::max_element(split.begin(), split.end()) -
+                    *std::min_element(split.begin(), split.end()),
+                1);
+    }
+  }
+}
+
+TEST(Stages, HoldEveryLayerOnce) {
+  const ModelConfig model = PresetModel("deepseek-v3");  // 3 dense, 58 MoE
+  for (auto [p, v] : {std::pair{1, 1}, {16, 1}, {4, 3}, {8, 7}}) {
+    const auto stages = StagesOf(model, p, v);
+    int dense = 0, moe = 0, ranks = 0;
+    for (const StageContent& s : stages) {
+      dense += s.layers[0];
+      moe += s.layers[1];
+      EXPECT_EQ(s.chunks.size(), std::size_t(v));
+    }
+    EXPECT_EQ(dense, 3);
+    EXPECT_EQ(moe, 58);
+    EXPECT_TRUE(stages.front().embedding);
+    EXPECT_TRUE(stages.back().head);
+    for (const StageContent& s : DistinctStages(stages)) ranks += s.ranks;
+    EXPECT_EQ(ranks, p);
+  }
+  // PP 16: the first stage has the three dense layers, of which two lead.
+  const StageContent first = StagesOf(model, 16, 1)[0];
+  EXPECT_EQ(first.layers, (std::vector<int>{3, 0}));
+  EXPECT_EQ(first.LeadingLayers(2), (std::vector<int>{2, 0}));
+}
+
+TEST(ChunkUnevenness, CountsTheLongestChunkOfEachRound) {
+  const auto unevenness = [](int layers, int p, int v) {
+    const ModelConfig model =
+        GptShape({.num_layers = layers, .hidden_size = 64, .num_attention_heads = 1});
+    return ChunkUnevenness(DistinctStages(StagesOf(model, p, v)));
+  };
+  EXPECT_DOUBLE_EQ(unevenness(16, 4, 2), 1);
+  EXPECT_DOUBLE_EQ(unevenness(126, 16, 1), 1);
+  // 10 layers in 8 chunks: 1 2 2 1 | 1 1 1 1 over 4 ranks: rounds 2 and 1, the fullest rank 3.
+  EXPECT_DOUBLE_EQ(unevenness(10, 4, 2), 3.0 / 3);
+  // 6 layers in 4 chunks, 2 ranks: 1 2 | 2 1: rounds 2 and 2, each rank 3.
+  EXPECT_DOUBLE_EQ(unevenness(6, 2, 2), 4.0 / 3);
+}
+
+}  // namespace
+}  // namespace millwright
