@@ -1,0 +1,600 @@
+#include "planner/estimator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace millwright {
+namespace {
+
+constexpr double kParameterWidth = 2;  // bytes of a parameter as it is computed with: BF16
+
+PassTime operator+(PassTime a, const PassTime& b) {
+  a += b;
+  return a;
+}
+
+}  // namespace
+
+// Ranks that hold the same dense weights, and the same experts.
+struct DataGroups {
+  std::int64_t dense_ranks, expert_ranks;
+  std::int64_t dense_shard, expert_shard;       // ranks that one copy of the ZeRO state spans
+  PathProfile dense, expert;                    // the shards' groups
+  PathProfile dense_replicas, expert_replicas;  // HSDP: ranks with the same shard
+};
+
+namespace {
+
+template <class ProfileOf>
+DataGroups DataGroupsOf(const ParallelConfig& plan, const ProfileOf& profile) {
+  DataGroups g{};
+  const int expert_ranks_of_copy = plan.expert * plan.expert_tensor;
+  g.dense_ranks = std::int64_t{1} * plan.data * plan.context;
+  g.expert_ranks = g.dense_ranks * plan.tensor / expert_ranks_of_copy;
+  g.dense_shard = plan.zero_shard > 0 ? plan.zero_shard : g.dense_ranks;
+  g.expert_shard = plan.zero_shard > 0 ? std::gcd(g.expert_ranks, g.dense_shard) : g.expert_ranks;
+  g.dense = profile(plan.tensor, g.dense_shard);
+  g.dense_replicas = profile(plan.tensor * g.dense_shard, g.dense_ranks / g.dense_shard);
+  g.expert = profile(expert_ranks_of_copy, g.expert_shard);
+  g.expert_replicas =
+      profile(expert_ranks_of_copy * g.expert_shard, g.expert_ranks / g.expert_shard);
+  return g;
+}
+
+// Megatron reduces gradients by buckets of max(40 M, 1 M x ranks) parameters.
+double BucketParameters(double ranks) { return std::max(40e6, 1e6 * ranks); }
+
+Seconds BucketedCost(CollectiveKind kind, double parameters, double width, const PathProfile& path,
+                     const CollectiveCalibration& c) {
+  if (path.ranks <= 1 || parameters <= 0) return Seconds(0);
+  const double buckets = std::ceil(parameters / BucketParameters(path.ranks));
+  return buckets * CostOfCollective(kind, Bytes(parameters * width / buckets), path, c).time;
+}
+
+}  // namespace
+
+std::string_view Name(TimeItem item) {
+  switch (item) {
+    case TimeItem::kCompute:
+      return "compute";
+    case TimeItem::kRecompute:
+      return "recompute";
+    case TimeItem::kTensor:
+      return "tensor-parallel communication";
+    case TimeItem::kContext:
+      return "context-parallel communication";
+    case TimeItem::kExpert:
+      return "expert-parallel communication";
+    case TimeItem::kPipeline:
+      return "pipeline transfers";
+    case TimeItem::kData:
+      return "data-parallel communication";
+    case TimeItem::kBubble:
+      return "pipeline bubble";
+    case TimeItem::kOptimizer:
+      return "optimizer";
+  }
+  return {};
+}
+
+std::string_view JsonKey(TimeItem item) {
+  switch (item) {
+    case TimeItem::kCompute:
+      return "compute";
+    case TimeItem::kRecompute:
+      return "recompute";
+    case TimeItem::kTensor:
+      return "exposed_tp";
+    case TimeItem::kContext:
+      return "exposed_cp";
+    case TimeItem::kExpert:
+      return "exposed_ep";
+    case TimeItem::kPipeline:
+      return "exposed_pp";
+    case TimeItem::kData:
+      return "exposed_dp";
+    case TimeItem::kBubble:
+      return "bubble";
+    case TimeItem::kOptimizer:
+      return "optimizer";
+  }
+  return {};
+}
+
+Seconds StepTime::total() const {
+  Seconds sum;
+  for (Seconds s : items) sum += s;
+  return sum;
+}
+
+std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
+  std::vector<TreatedLayer> treated;
+  treated.reserve(kinds.size());
+  for (const LayerCost& layer : kinds) {
+    TreatedLayer t{.forward = layer.forward.total(),
+                   .backward = layer.backward.total(),
+                   .saved = layer.Saved(0),
+                   .working_set = layer.largest_gradient};
+    switch (recompute.granularity) {
+      case RecomputeGranularity::kNone:
+        break;
+      case RecomputeGranularity::kSelective: {
+        const ModuleMask mask = MaskOf(recompute.modules);
+        t.backward += layer.Recomputed(mask).total();
+        // Modules come back one after the other; the largest sets the peak.
+        Bytes alive;
+        for (RecomputeModule m : recompute.modules) {
+          alive = std::max(alive, layer.Saved(0) - layer.Saved(Mask(m)));
+        }
+        t.saved = layer.Saved(mask);
+        t.working_set += alive;
+        break;
+      }
+      case RecomputeGranularity::kFull:
+        t.backward += layer.forward.total();
+        t.working_set += t.saved - layer.input;
+        t.saved = layer.input;
+        break;
+    }
+    treated.push_back(t);
+  }
+  return treated;
+}
+
+std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_chunk) {
+  std::vector<int> leading;
+  for (const StageContent& stage : stages) {
+    const std::vector<int> one = stage.LeadingLayers(per_chunk);
+    leading.insert(leading.end(), one.begin(), one.end());
+  }
+  return leading;
+}
+
+Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
+                     const Cluster& cluster)
+    : model_(model),
+      training_(training),
+      cluster_(cluster),
+      calibration_(CalibrationFor(cluster.gpu())),
+      context_{.gpu = cluster.gpu(),
+               .calibration = calibration_,
+               .training = training,
+               .moe_topk = model.moe.topk,
+               .moe_topk_groups = model.moe.topk_groups},
+      kinds_(model.distinct_kinds()) {
+  clip_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
+                           calibration_.collective)
+              .time;
+}
+
+const PathProfile& Estimator::Profile(std::int64_t stride, std::int64_t ranks) const {
+  const auto [entry, inserted] = profiles_.try_emplace(stride << 32 | ranks);
+  if (inserted && ranks > 1) {
+    entry->second = cluster_.Profile(StridedGroup{.stride = int(stride), .ranks = int(ranks)});
+  }
+  return entry->second;
+}
+
+ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
+  const LayerPaths paths{.tensor = Profile(1, shape.tensor),
+                         .context = Profile(shape.tensor, shape.context),
+                         .expert = Profile(shape.expert_tensor, shape.expert),
+                         .expert_tensor = Profile(1, shape.expert_tensor)};
+  const auto parameters = [&](const std::vector<Weight>& weights) {
+    return ParametersPerRank(weights, model_, shape.tensor, shape.expert, shape.expert_tensor);
+  };
+  ShapeCosts costs{.shape = shape};
+  for (const LayerKind& kind : kinds_) {
+    costs.kinds.push_back(
+        CostOfLayer(LayerOperators(model_, kind, shape, training_), paths, context_));
+    costs.kind_parameters.push_back(parameters(LayerWeights(model_, kind)));
+    const LayerCost& layer = costs.kinds.back();
+    costs.single_layer = std::max(costs.single_layer, layer.Saved(0) + layer.largest_gradient);
+  }
+  const LayerCost embedding =
+      CostOfLayer(EmbeddingOperators(model_, shape, training_), paths, context_);
+  costs.embedding_forward = embedding.forward;
+  costs.embedding_backward = embedding.backward;
+  costs.embedding_saved = embedding.Saved(0);
+  costs.embedding_parameters = parameters(EmbeddingWeights(model_));
+
+  const LayerCost head = CostOfLayer(HeadOperators(model_, shape, training_), paths, context_);
+  costs.head_forward = head.forward;
+  costs.head_backward = head.backward;
+  costs.head_saved = head.Saved(0);
+  costs.head_working_set = head.largest_gradient;
+  costs.head_parameters = parameters(HeadWeights(model_));
+  if (model_.mtp_num_layers > 0) {
+    const LayerCost mtp = CostOfLayer(MtpOperators(model_, shape, training_), paths, context_);
+    const auto kind = std::find(kinds_.begin(), kinds_.end(), model_.layers.back().kind);
+    const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
+    const double modules = model_.mtp_num_layers;
+    costs.head_forward += modules * (head.forward + mtp.forward + layer.forward);
+    costs.head_backward += modules * (head.backward + mtp.backward + layer.backward);
+    costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0) + layer.Saved(0));
+    costs.head_parameters += modules * parameters(MtpWeights(model_));
+    costs.head_parameters += modules * costs.kind_parameters[kind - kinds_.begin()];
+  }
+  costs.work = (costs.embedding_forward + costs.embedding_backward + costs.head_forward +
+                costs.head_backward)
+                   .total();
+  for (const LayerRun& run : model_.layers) {
+    const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind);
+    const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
+    costs.work += double(run.count) * (layer.forward + layer.backward).total();
+  }
+  const double tokens =
+      double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
+  costs.boundary = Bytes(kParameterWidth * tokens * double(model_.hidden_size) /
+                         (shape.sequence_parallel ? shape.tensor : 1));
+  return costs;
+}
+
+PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape,
+                             const std::vector<StageContent>& stages, const ParallelConfig& plan)
+    : estimator_(estimator), shape_(shape), zero_(plan.zero) {
+  const TrainingConfig& training = estimator.training();
+  const Calibration& calibration = estimator.calibration_;
+  micro_batches_ =
+      double(training.global_batch_size) / (double(plan.data) * double(plan.micro_batch_size));
+  virtual_stages_ = plan.virtual_stages;
+  unevenness_ = ChunkUnevenness(stages);
+  const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
+
+  if (plan.pipeline > 1) {
+    const PathProfile& path = estimator.Profile(ranks_of_stage, plan.pipeline);
+    const Seconds transfer =
+        CostOfCollective(CollectiveKind::kSendRecv, shape.boundary, path, calibration.collective)
+            .time;
+    if (plan.virtual_stages == 1) {
+      transfers_ = ExposedTransfers1F1B(plan.pipeline, std::int64_t(micro_batches_)) * transfer;
+    } else {
+      const double exposed = training.overlap_p2p ? calibration.overlap.p2p_exposed : 1;
+      transfers_ =
+          (2.0 * (plan.pipeline - 1) + exposed * 2 * micro_batches_ * virtual_stages_) * transfer;
+    }
+  }
+
+  const DataGroups groups =
+      DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
+        return estimator.Profile(stride, ranks);
+      });
+  int communicators = 0;
+  for (std::int64_t ranks :
+       {std::int64_t{plan.tensor}, std::int64_t{plan.context}, std::int64_t{plan.pipeline},
+        groups.dense_ranks, std::int64_t{plan.expert}, std::int64_t{plan.expert_tensor}}) {
+    communicators += ranks > 1;
+  }
+  communicators += estimator.model().has_moe() && groups.expert_ranks > 1;
+
+  const DeviceOverheads overheads = DeviceOverheadsOf(training);
+  slack_ = overheads.allocator_slack;
+  stages_.resize(stages.size());
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    Stage& stage = stages_[s];
+    const StageContent& content = stages[s];
+    stage.content = &content;
+    stage.in_flight = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_),
+                                     plan.virtual_stages, content.first_rank) /
+                      virtual_stages_;
+    stage.fixed.stage = content.first_rank;
+    if (content.embedding) {
+      stage.forward += shape.embedding_forward.total();
+      stage.backward += shape.embedding_backward.total();
+      stage.embedding_saved = shape.embedding_saved;
+    }
+    if (content.head) {
+      stage.forward += shape.head_forward.total();
+      stage.backward += shape.head_backward.total();
+      stage.head_saved = shape.head_saved;
+      stage.head_working_set = shape.head_working_set;
+    }
+    AddState(stage, plan, groups);
+    if (plan.pipeline > 1) {
+      // One activation and one gradient being received; twice that where sends overlap.
+      stage.fixed[MemoryItem::kPipelineBuffers] =
+          (plan.virtual_stages > 1 && training.overlap_p2p ? 4.0 : 2.0) * shape.boundary;
+    }
+    stage.fixed[MemoryItem::kWorkspace] = overheads.workspace;
+    stage.fixed_allocated = stage.fixed.total();
+    stage.fixed[MemoryItem::kNccl] = double(communicators) * overheads.nccl_per_group;
+    stage.fixed[MemoryItem::kCudaContext] = overheads.cuda_context;
+    stage.overhead = stage.fixed.total() - stage.fixed_allocated;
+  }
+}
+
+// Model state, the buffers that sharding needs, and the communication and optimizer time that
+// follow from the parameters of a stage.
+void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups) {
+  const TrainingConfig& training = estimator_.training();
+  const CollectiveCalibration& c = estimator_.calibration_.collective;
+  const StageContent& content = *stage.content;
+
+  RankParameters parameters, outside, largest;  // outside: embedding and head
+  for (std::size_t k = 0; k < content.layers.size(); ++k) {
+    const RankParameters& layer = shape_.kind_parameters[k];
+    parameters += double(content.layers[k]) * layer;
+    if (content.layers[k] > 0 && layer.total() > largest.total()) largest = layer;
+  }
+  const bool tied = estimator_.model().tied_embeddings;
+  if (content.embedding) outside += shape_.embedding_parameters;
+  if (content.head) outside += shape_.head_parameters;
+  // A tied embedding lives on the first stage and again on the last.
+  const bool tied_copy = tied && plan.pipeline > 1;
+  if (tied_copy && content.head) outside += shape_.embedding_parameters;
+  parameters += outside;
+
+  const ModelState state =
+      StateOf(parameters, training, zero_, double(groups.dense_shard), double(groups.expert_shard));
+  stage.fixed[MemoryItem::kWeights] = state.weights;
+  stage.fixed[MemoryItem::kGradients] = state.gradients;
+  stage.fixed[MemoryItem::kOptimizer] = state.optimizer;
+
+  const double width = training.gradient_bytes;
+  const auto sync = [&](CollectiveKind kind, double bytes_per_parameter, bool replicas,
+                        double dense_share, double expert_share) {
+    return BucketedCost(kind, parameters.dense * dense_share, bytes_per_parameter,
+                        replicas ? groups.dense_replicas : groups.dense, c) +
+           BucketedCost(kind, parameters.expert * expert_share, bytes_per_parameter,
+                        replicas ? groups.expert_replicas : groups.expert, c);
+  };
+  const double shard = double(groups.dense_shard), expert_shard = double(groups.expert_shard);
+  if (zero_ == 0) {
+    stage.grad_sync = sync(CollectiveKind::kAllReduce, width, false, 1, 1);
+  } else {
+    stage.replica_sync = sync(CollectiveKind::kAllReduce, width, true, 1 / shard, 1 / expert_shard);
+    if (zero_ < 3) {
+      stage.grad_sync = sync(CollectiveKind::kReduceScatter, width, false, 1, 1);
+      stage.param_sync = sync(CollectiveKind::kAllGather, kParameterWidth, false, 1, 1);
+    }
+  }
+  if (tied_copy && (content.embedding || content.head)) {
+    // First and last stage: as far apart as the pipeline reaches.
+    PathProfile pair =
+        estimator_.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline);
+    pair.ranks = 2;
+    pair.domains = std::min(2, pair.domains);
+    pair.min_ranks_per_domain = pair.max_ranks_per_domain = pair.domains == 2 ? 1 : 2;
+    stage.replica_sync +=
+        CostOfCollective(CollectiveKind::kAllReduce,
+                         Bytes(shape_.embedding_parameters.dense * width), pair, c)
+            .time;
+  }
+
+  if (zero_ >= 2) {
+    // Unsharded gradients wait in two buckets (ZeRO-2), or of two layers (ZeRO-3).
+    const double waiting = zero_ == 2 ? std::min(parameters.total(), 2 * BucketParameters(shard))
+                                      : std::min(parameters.total(), 2 * largest.total());
+    stage.fixed[MemoryItem::kGradientBuckets] = Bytes(waiting * width);
+  }
+  if (zero_ == 3) {
+    // The layer computing and the one prefetched; embedding and head form the root unit, which
+    // stays gathered.
+    stage.fixed[MemoryItem::kGatherBuffers] =
+        Bytes(kParameterWidth * (2 * largest.total() + outside.total()));
+    const auto unit = [&](CollectiveKind kind, double bytes_per_parameter,
+                          const RankParameters& p) {
+      return CostOfCollective(kind, Bytes(p.dense * bytes_per_parameter), groups.dense, c).time +
+             CostOfCollective(kind, Bytes(p.expert * bytes_per_parameter), groups.expert, c).time;
+    };
+    stage.gather = unit(CollectiveKind::kAllGather, kParameterWidth, outside);
+    stage.reduce = unit(CollectiveKind::kReduceScatter, width, outside);
+    for (std::size_t k = 0; k < content.layers.size(); ++k) {
+      const double n = content.layers[k];
+      const RankParameters& layer = shape_.kind_parameters[k];
+      stage.gather += n * unit(CollectiveKind::kAllGather, kParameterWidth, layer);
+      stage.reduce += n * unit(CollectiveKind::kReduceScatter, width, layer);
+    }
+  }
+
+  const double stepped =
+      zero_ >= 1 ? parameters.dense / shard + parameters.expert / expert_shard : parameters.total();
+  const Seconds optimizer = Bytes(stepped * estimator_.calibration_.optimizer_bytes_per_parameter) /
+                            estimator_.cluster().gpu().hbm_bandwidth;
+  optimizer_ = std::max(optimizer_, estimator_.clip_ + optimizer);
+}
+
+Seconds PipelineTerms::Exposed(Seconds communication, Seconds window, bool overlapped) const {
+  if (!overlapped) return communication;
+  const OverlapCalibration& o = estimator_.calibration_.overlap;
+  const Seconds sticks_out = std::max(Seconds(0), communication - o.dp_window * window);
+  return std::min(communication, o.dp_exposed * communication + sticks_out);
+}
+
+Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) const {
+  const TrainingConfig& training = estimator_.training();
+  const double passes = zero_ == 2 ? micro_batches_ : 1;  // ZeRO-2 reduces every micro-batch
+  return passes * Exposed(stage.grad_sync, cost.backward, training.overlap_grad_reduce) +
+         Exposed(stage.replica_sync, cost.backward, training.overlap_grad_reduce) +
+         Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
+}
+
+PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
+                                                    const RecomputeTerms& recompute) const {
+  const Stage& stage = stages_[s];
+  StageCost cost{.forward = stage.forward, .backward = stage.backward};
+  Bytes saved = stage.embedding_saved;
+  const auto add = [&](double n, const TreatedLayer& layer) {
+    cost.forward += n * layer.forward;
+    cost.backward += n * layer.backward;
+    saved += n * layer.saved;
+    if (n > 0) cost.layer_working_set = std::max(cost.layer_working_set, layer.working_set);
+  };
+  for (std::size_t k = 0; k < stage.content->layers.size(); ++k) {
+    const int layers = stage.content->layers[k];
+    const int treated = recompute.Treated(*stage.content, s, k);
+    add(treated, recompute.treated[k]);
+    if (treated < layers) add(layers - treated, recompute.rest[k]);
+  }
+  cost.activations = stage.in_flight * saved;
+  // The head's tensors are gone before the layers' backward begins: whichever is larger.
+  const Bytes at_head = stage.head_saved + stage.head_working_set;
+  cost.head_is_peak = at_head > cost.layer_working_set;
+  cost.peak =
+      (stage.fixed_allocated + cost.activations + std::max(at_head, cost.layer_working_set)) *
+          (1 + slack_) +
+      stage.overhead;
+
+  if (zero_ == 3) {
+    const TrainingConfig& training = estimator_.training();
+    const double contention = estimator_.calibration_.overlap.fsdp_contention;
+    const auto added = [&](Seconds compute, Seconds communication, bool overlapped) {
+      if (!overlapped) return communication;
+      return std::max(compute, communication) + contention * std::min(compute, communication) -
+             compute;
+    };
+    cost.sharding = added(cost.forward, stage.gather, training.overlap_param_gather) +
+                    added(cost.backward, stage.gather + stage.reduce, training.overlap_grad_reduce);
+  }
+  return cost;
+}
+
+QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
+  Seconds sum, slowest, data;
+  Bytes peak;
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageCost cost = CostOfStage(s, recompute);
+    const Seconds total = cost.total();
+    sum += double(stages_[s].content->ranks) * total;
+    slowest = std::max(slowest, unevenness_ * total);
+    data = std::max(data, ExposedData(stages_[s], cost));
+    peak = std::max(peak, cost.peak);
+  }
+  const Seconds pipeline = sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * slowest;
+  return {.step = pipeline + transfers_ + data + optimizer_, .peak = peak};
+}
+
+Bytes PipelineTerms::FloorPeak() const {
+  Bytes floor;
+  for (const Stage& stage : stages_) {
+    floor = std::max(floor, stage.fixed_allocated * (1 + slack_) + stage.overhead);
+  }
+  return floor;
+}
+
+MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
+  Bytes peak;
+  MemoryItem item = MemoryItem::kWeights;
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageCost cost = CostOfStage(s, recompute);
+    if (cost.peak <= peak) continue;
+    peak = cost.peak;
+    StageMemory memory = stages_[s].fixed;
+    memory[MemoryItem::kActivations] = cost.activations;
+    memory[MemoryItem::kWorkingSet] = cost.layer_working_set;
+    if (cost.head_is_peak) memory[MemoryItem::kLogits] = stages_[s].head_saved;
+    item = memory.largest();
+  }
+  return item;
+}
+
+Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const {
+  Estimate e{.plan = plan};
+  e.micro_batches = std::int64_t(micro_batches_);
+  e.capacity = estimator_.capacity();
+
+  Seconds sum, slowest, data;
+  std::size_t slow = 0;
+  double recomputed_layers = 0;
+  std::vector<StageCost> costs;
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageContent& content = *stages_[s].content;
+    costs.push_back(CostOfStage(s, recompute));
+    sum += double(content.ranks) * costs[s].total();
+    if (costs[s].total() > slowest) {
+      slowest = costs[s].total();
+      slow = s;
+    }
+    data = std::max(data, ExposedData(stages_[s], costs[s]));
+    for (std::size_t k = 0; k < content.layers.size(); ++k) {
+      recomputed_layers += double(content.ranks) * recompute.Treated(content, s, k);
+    }
+  }
+  e.slowest_stage = stages_[slow].content->first_rank;
+
+  // The slowest rank's micro-batches, by cause.
+  const StageContent& content = *stages_[slow].content;
+  PassTime pass;
+  Seconds recomputation;
+  for (std::size_t k = 0; k < content.layers.size(); ++k) {
+    const LayerCost& layer = shape_.kinds[k];
+    pass += double(content.layers[k]) * (layer.forward + layer.backward);
+    const int treated = recompute.Treated(content, slow, k);
+    recomputation += double(treated) * (recompute.treated[k].backward - layer.backward.total());
+  }
+  if (content.embedding) pass += shape_.embedding_forward + shape_.embedding_backward;
+  if (content.head) pass += shape_.head_forward + shape_.head_backward;
+  e.time[TimeItem::kCompute] = micro_batches_ * pass.compute;
+  e.time[TimeItem::kRecompute] = micro_batches_ * recomputation;
+  e.time[TimeItem::kTensor] = micro_batches_ * pass.tensor;
+  e.time[TimeItem::kContext] = micro_batches_ * pass.context;
+  e.time[TimeItem::kExpert] = micro_batches_ * pass.expert;
+  e.time[TimeItem::kPipeline] = transfers_;
+  e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + data;
+  // Makespan less the slowest rank's own work: other stages' fill and drain, and where chunks are
+  // uneven what waits for the longer ones.
+  e.time[TimeItem::kBubble] = (sum - unevenness_ * slowest) / virtual_stages_ +
+                              (micro_batches_ * (unevenness_ - 1)) * slowest;
+  e.time[TimeItem::kOptimizer] = optimizer_;
+  e.step = e.time.total();
+
+  // Every rank's memory: ranks of one content differ by what they have in flight.
+  for (int rank = 0; rank < plan.pipeline; ++rank) e.memory.emplace_back().stage = rank;
+  const std::vector<StageContent> all =
+      StagesOf(estimator_.model(), plan.pipeline, plan.virtual_stages);
+  for (const StageContent& one : all) {
+    std::size_t s = 0;
+    while (!(stages_[s].content->chunks == one.chunks &&
+             stages_[s].content->embedding == one.embedding &&
+             stages_[s].content->head == one.head)) {
+      ++s;
+    }
+    StageMemory& memory = e.memory[one.first_rank];
+    memory = stages_[s].fixed;
+    memory.stage = one.first_rank;
+    const double in_flight =
+        ChunksInFlight(plan.pipeline, e.micro_batches, plan.virtual_stages, one.first_rank) /
+        virtual_stages_;
+    memory[MemoryItem::kActivations] = costs[s].activations * (in_flight / stages_[s].in_flight);
+    if (costs[s].head_is_peak) {
+      memory[MemoryItem::kLogits] = stages_[s].head_saved;
+      memory[MemoryItem::kWorkingSet] = stages_[s].head_working_set;
+    } else {
+      memory[MemoryItem::kWorkingSet] = costs[s].layer_working_set;
+    }
+    memory[MemoryItem::kAllocatorSlack] =
+        slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);
+    if (memory.total() > e.peak) {
+      e.peak = memory.total();
+      e.peak_stage = one.first_rank;
+    }
+  }
+
+  const ModelConfig& model = estimator_.model();
+  const TrainingConfig& training = estimator_.training();
+  const double gpus = plan.gpus();
+  const StepFlops flops =
+      FlopsOfStep(model, training, plan.recompute, recomputed_layers / model.num_layers);
+  e.tokens_per_second_per_gpu =
+      double(training.global_batch_size) * double(training.seq_length) / e.step.value / gpus;
+  e.model_flops_per_gpu = flops.model / e.step / gpus;
+  const FlopsPerSecond peak = estimator_.cluster().gpu().peak(training.precision);
+  e.mfu = e.model_flops_per_gpu / peak;
+  e.hfu = flops.hardware / e.step / gpus / peak;
+  return e;
+}
+
+Estimate Estimator::Itemise(const ParallelConfig& plan) const {
+  const ShapeCosts shape = CostShape(ShapeOf(plan, training_));
+  const std::vector<StageContent> stages =
+      DistinctStages(StagesOf(model_, plan.pipeline, plan.virtual_stages));
+  const PipelineTerms terms(*this, shape, stages, plan);
+  const std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat({});
+  const std::vector<int> leading = plan.recompute.full_layers > 0
+                                       ? LeadingLayers(stages, plan.recompute.full_layers)
+                                       : std::vector<int>{};
+  return terms.Itemise(plan, {.treated = treated, .rest = rest, .leading = leading});
+}
+
+}  // namespace millwright

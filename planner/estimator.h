@@ -1,0 +1,196 @@
+// One training step in closed form: seconds by cause and bytes by pipeline stage.
+//
+// The step is max-plus in a line: (sum over ranks of one micro-batch)/v + (m - 1/v) x the slowest
+// rank, plus exposed transfers, exposed data-parallel communication and the optimizer.  Exact for
+// equal stages with nothing contending; uneven stages are bounded (cost_models/pipeline.h).
+//
+// Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
+// CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
+// tens of nanoseconds per recompute choice.  Tests hold that both give the same numbers.
+// An Estimator remembers path profiles: one a thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/model.h"
+#include "core/parallel.h"
+#include "core/training.h"
+#include "cost_models/layer_cost.h"
+#include "cost_models/memory.h"
+#include "cost_models/pipeline.h"
+#include "topologies/cluster.h"
+
+namespace millwright {
+
+enum class TimeItem {
+  kCompute,    // forward and backward of the slowest rank, all micro-batches
+  kRecompute,  // forwards run again, their communication included
+  kTensor,     // exposed communication by dimension
+  kContext,
+  kExpert,
+  kPipeline,   // point-to-point that is not hidden
+  kData,       // gradient reduction and parameter gathering that is not hidden
+  kBubble,     // waiting for other stages, uneven stages included
+  kOptimizer,  // and gradient clipping
+};
+inline constexpr int kTimeItems = 9;
+std::string_view Name(TimeItem item);
+std::string_view JsonKey(TimeItem item);
+
+struct StepTime {
+  std::array<Seconds, kTimeItems> items{};
+  Seconds& operator[](TimeItem i) { return items[static_cast<int>(i)]; }
+  Seconds operator[](TimeItem i) const { return items[static_cast<int>(i)]; }
+  Seconds total() const;
+};
+
+// A plan, costed.
+struct Estimate {
+  ParallelConfig plan;
+  StepTime time;
+  Seconds step;                     // time.total()
+  std::vector<StageMemory> memory;  // of every pipeline rank
+  int peak_stage = 0;
+  Bytes peak, capacity;
+  bool fits() const { return peak <= capacity; }
+  int slowest_stage = 0;
+  std::int64_t micro_batches = 0;
+  double tokens_per_second_per_gpu = 0;
+  FlopsPerSecond model_flops_per_gpu;
+  double mfu = 0, hfu = 0;
+};
+
+// One layer under one choice of recomputation.
+struct TreatedLayer {
+  Seconds forward, backward;  // backward with what is run again
+  Bytes saved;                // a micro-batch in flight keeps this
+  Bytes working_set;          // alive beside it while this layer is in backward
+};
+
+// Everything about a model cut to one LayerShape that does not depend on pipeline, data
+// parallelism or ZeRO.
+struct ShapeCosts {
+  LayerShape shape;
+  std::vector<LayerCost> kinds;  // by ModelConfig::distinct_kinds()
+  PassTime embedding_forward, embedding_backward;
+  PassTime head_forward, head_backward;  // with the MTP modules
+  Bytes embedding_saved;                 // a micro-batch in flight keeps this
+  Bytes head_saved;  // logits, loss, final norm, MTP: of the one micro-batch at the head
+  Bytes head_working_set;
+  Bytes boundary;      // what one micro-batch passes from stage to stage
+  Bytes single_layer;  // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;        // all layers, embedding and head, forward and backward
+  std::vector<RankParameters> kind_parameters;
+  RankParameters embedding_parameters, head_parameters;
+
+  std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
+};
+
+class PipelineTerms;
+struct DataGroups;
+
+class Estimator {
+ public:
+  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster);
+
+  // The plan must have passed CheckPlan.
+  Estimate Itemise(const ParallelConfig& plan) const;
+
+  ShapeCosts CostShape(const LayerShape& shape) const;
+
+  const ModelConfig& model() const { return model_; }
+  const TrainingConfig& training() const { return training_; }
+  const Cluster& cluster() const { return cluster_; }
+  Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
+
+ private:
+  friend class PipelineTerms;
+  const PathProfile& Profile(std::int64_t stride, std::int64_t ranks) const;
+
+  const ModelConfig& model_;
+  const TrainingConfig& training_;
+  const Cluster& cluster_;
+  const Calibration& calibration_;
+  CostContext context_;
+  std::vector<LayerKind> kinds_;
+  mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
+  Seconds clip_;  // gradient norm: a scalar all-reduce over every rank
+};
+
+// What a choice of recomputation costs, without items.
+struct QuickCost {
+  Seconds step;
+  Bytes peak;
+};
+
+// A recompute choice made ready: every layer `treated`, or, where `leading` is not empty, the
+// first layers of every chunk treated and the others as in `rest`.  Views: all must outlive it.
+struct RecomputeTerms {
+  std::span<const TreatedLayer> treated, rest;  // one a kind
+  std::span<const int> leading;  // [stage x kinds + kind]: how many layers are treated
+  int Treated(const StageContent& stage, std::size_t s, std::size_t k) const {
+    return leading.empty() ? stage.layers[k] : leading[s * stage.layers.size() + k];
+  }
+};
+// `leading` for full recompute of the first `per_chunk` layers of each chunk.
+std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_chunk);
+
+// A layer shape in a pipeline with its data parallelism and ZeRO stage: all that is left open is
+// what is recomputed.
+class PipelineTerms {
+ public:
+  // `stages` as DistinctStages gives them.  All references must outlive this.
+  PipelineTerms(const Estimator& estimator, const ShapeCosts& shape,
+                const std::vector<StageContent>& stages, const ParallelConfig& plan);
+
+  QuickCost Cost(const RecomputeTerms& recompute) const;
+  // The largest item of the fullest stage.
+  MemoryItem LargestItem(const RecomputeTerms& recompute) const;
+  // No choice of recomputation needs less.
+  Bytes FloorPeak() const;
+  // With every item; `plan` as given to the constructor, but for its recomputation.
+  Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
+
+ private:
+  struct Stage {
+    const StageContent* content = nullptr;
+    Seconds forward, backward;        // embedding and head, one micro-batch
+    Seconds gather, reduce;           // ZeRO-3: one micro-batch's all-gather and reduce-scatter
+    Seconds grad_sync, param_sync;    // ZeRO 0-2: gradients and parameters, once
+    Seconds replica_sync;             // HSDP: sharded gradients over the replicas, once a step
+    double in_flight = 1;             // micro-batches, in units of all of the stage's layers
+    StageMemory fixed;                // what recomputation does not change
+    Bytes fixed_allocated, overhead;  // sums of `fixed`
+    Bytes embedding_saved, head_saved, head_working_set;
+  };
+  struct StageCost {
+    Seconds forward, backward;
+    Seconds sharding;  // what ZeRO-3 adds to one micro-batch
+    Bytes activations, layer_working_set;
+    Bytes peak;
+    bool head_is_peak = false;
+    Seconds total() const { return forward + backward + sharding; }
+  };
+  StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute) const;
+  Seconds ExposedData(const Stage& stage, const StageCost& cost) const;
+  Seconds Exposed(Seconds communication, Seconds window, bool overlapped) const;
+  void AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups);
+
+  const Estimator& estimator_;
+  const ShapeCosts& shape_;
+  std::vector<Stage> stages_;
+  double micro_batches_ = 1;
+  double virtual_stages_ = 1;
+  double unevenness_ = 1;
+  int zero_ = 0;
+  double slack_ = 0;
+  Seconds transfers_;  // exposed point-to-point of the whole step
+  Seconds optimizer_;  // of the rank with most parameters, and gradient clipping
+};
+
+}  // namespace millwright

@@ -1,0 +1,299 @@
+#include "planner/feasibility.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millwright {
+namespace {
+
+template <class... Args>
+Verdict Reject(RejectionReason reason, fmt::format_string<Args...> text, Args&&... args) {
+  return Rejection{reason, fmt::format(text, std::forward<Args>(args)...)};
+}
+
+}  // namespace
+
+std::string_view Name(RejectionReason reason) {
+  switch (reason) {
+    case RejectionReason::kGpuCount:
+      return "degrees do not multiply to the cluster's GPUs";
+    case RejectionReason::kPrecision:
+      return "precision not supported by the GPU";
+    case RejectionReason::kHeads:
+      return "attention heads not divisible by tp";
+    case RejectionReason::kQueryGroups:
+      return "KV heads and tp do not divide each other";
+    case RejectionReason::kFfn:
+      return "FFN size not divisible by tp";
+    case RejectionReason::kSequenceParallel:
+      return "sequence parallelism without tp";
+    case RejectionReason::kMoeSequenceParallel:
+      return "MoE with tp needs sequence parallelism";
+    case RejectionReason::kSequenceLength:
+      return "sequence not divisible by tp and cp";
+    case RejectionReason::kUlyssesHeads:
+      return "heads not divisible by tp x cp (Ulysses)";
+    case RejectionReason::kNotMoe:
+      return "expert parallelism of a dense model";
+    case RejectionReason::kExperts:
+      return "experts not divisible by ep";
+    case RejectionReason::kExpertFfn:
+      return "expert FFN size not divisible by etp";
+    case RejectionReason::kExpertRanks:
+      return "ep x etp does not divide the ranks of a stage";
+    case RejectionReason::kLayers:
+      return "fewer layers than stages";
+    case RejectionReason::kVirtualStages:
+      return "virtual stages do not go with the schedule";
+    case RejectionReason::kBatch:
+      return "global batch not divisible by dp x micro-batch";
+    case RejectionReason::kInterleaved:
+      return "micro-batches not a multiple of pp (interleaved)";
+    case RejectionReason::kZeroShard:
+      return "ZeRO sharding without ranks to shard over";
+    case RejectionReason::kRecompute:
+      return "recompute choice does not fit the model";
+    case RejectionReason::kOutOfMemory:
+      return "out of memory";
+    case RejectionReason::kTooSlow:
+      return "too slow by a lower bound";
+    case RejectionReason::kForbidden:
+      return "ruled out by --require or --forbid";
+  }
+  return {};
+}
+
+std::string_view JsonKey(RejectionReason reason) {
+  switch (reason) {
+    case RejectionReason::kGpuCount:
+      return "gpu_count";
+    case RejectionReason::kPrecision:
+      return "precision";
+    case RejectionReason::kHeads:
+      return "heads_not_divisible";
+    case RejectionReason::kQueryGroups:
+      return "kv_heads_not_divisible";
+    case RejectionReason::kFfn:
+      return "ffn_not_divisible";
+    case RejectionReason::kSequenceParallel:
+      return "sequence_parallel_without_tp";
+    case RejectionReason::kMoeSequenceParallel:
+      return "moe_needs_sequence_parallel";
+    case RejectionReason::kSequenceLength:
+      return "sequence_not_divisible";
+    case RejectionReason::kUlyssesHeads:
+      return "ulysses_heads";
+    case RejectionReason::kNotMoe:
+      return "not_moe";
+    case RejectionReason::kExperts:
+      return "experts_not_divisible";
+    case RejectionReason::kExpertFfn:
+      return "expert_ffn_not_divisible";
+    case RejectionReason::kExpertRanks:
+      return "expert_ranks";
+    case RejectionReason::kLayers:
+      return "too_few_layers";
+    case RejectionReason::kVirtualStages:
+      return "virtual_stages";
+    case RejectionReason::kBatch:
+      return "batch_not_divisible";
+    case RejectionReason::kInterleaved:
+      return "interleaved_micro_batches";
+    case RejectionReason::kZeroShard:
+      return "zero_shard";
+    case RejectionReason::kRecompute:
+      return "recompute";
+    case RejectionReason::kOutOfMemory:
+      return "out_of_memory";
+    case RejectionReason::kTooSlow:
+      return "too_slow";
+    case RejectionReason::kForbidden:
+      return "forbidden";
+  }
+  return {};
+}
+
+Verdict CheckPrecision(const GpuSpec& gpu, const TrainingConfig& training) {
+  if (gpu.peak(training.precision).value > 0) return {};
+  std::string_view name;
+  for (const auto& n : PrecisionNames()) {
+    if (n.value == training.precision) name = n.name;
+  }
+  return Reject(RejectionReason::kPrecision, "{} has no {}", gpu.name, name);
+}
+
+Verdict CheckTensor(const ModelConfig& model, int tensor) {
+  if (model.num_attention_heads % tensor != 0) {
+    return Reject(RejectionReason::kHeads, "{} attention heads are not divisible by tp {}",
+                  model.num_attention_heads, tensor);
+  }
+  const int groups = model.num_query_groups;
+  if (!model.latent && groups % tensor != 0 && tensor % groups != 0) {
+    return Reject(RejectionReason::kQueryGroups,
+                  "{} KV heads cannot be split over or replicated on tp {}", groups, tensor);
+  }
+  const bool dense = std::any_of(model.layers.begin(), model.layers.end(),
+                                 [](const LayerRun& run) { return !run.kind.moe; });
+  const std::int64_t shared = model.has_moe() ? model.moe.shared_expert_ffn_hidden_size : 0;
+  if ((dense && model.ffn_hidden_size % tensor != 0) || shared % tensor != 0) {
+    return Reject(RejectionReason::kFfn, "FFN size {} is not divisible by tp {}",
+                  dense && model.ffn_hidden_size % tensor != 0 ? model.ffn_hidden_size : shared,
+                  tensor);
+  }
+  return {};
+}
+
+Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequence_parallel) {
+  if (sequence_parallel && tensor == 1) {
+    return Reject(RejectionReason::kSequenceParallel,
+                  "sequence parallelism shards over tensor ranks, and tp is 1");
+  }
+  if (!sequence_parallel && tensor > 1 && model.has_moe()) {
+    return Reject(RejectionReason::kMoeSequenceParallel,
+                  "MoE with tp {} needs sequence parallelism", tensor);
+  }
+  return {};
+}
+
+Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, int tensor,
+                     bool sequence_parallel, int context, ContextParallelKind kind) {
+  const std::int64_t seq = training.seq_length;
+  const bool ring = kind == ContextParallelKind::kRing;
+  // A causal ring is balanced by giving each rank a front and a back block (zig-zag).
+  const std::int64_t cut = context == 1 ? 1 : ring ? 2LL * context : context;
+  if (seq % cut != 0 || (sequence_parallel && (seq / context) % tensor != 0)) {
+    return Reject(RejectionReason::kSequenceLength,
+                  "sequence of {} tokens is not divisible by {} (cp {}{}{})", seq,
+                  sequence_parallel ? cut * tensor : cut, context,
+                  context > 1 && ring ? ", two blocks a rank" : "",
+                  sequence_parallel ? fmt::format(", tp {}", tensor) : "");
+  }
+  if (context > 1 && !ring && model.num_attention_heads % (tensor * context) != 0) {
+    return Reject(RejectionReason::kUlyssesHeads,
+                  "{} attention heads are not divisible by tp {} x cp {} (Ulysses)",
+                  model.num_attention_heads, tensor, context);
+  }
+  return {};
+}
+
+Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor) {
+  if (!model.has_moe()) {
+    if (expert == 1 && expert_tensor == 1) return {};
+    return Reject(RejectionReason::kNotMoe, "{} has no experts for ep {} and etp {}", model.name,
+                  expert, expert_tensor);
+  }
+  if (model.moe.num_experts % expert != 0) {
+    return Reject(RejectionReason::kExperts, "{} experts are not divisible by ep {}",
+                  model.moe.num_experts, expert);
+  }
+  if (model.moe.ffn_hidden_size % expert_tensor != 0) {
+    return Reject(RejectionReason::kExpertFfn, "expert FFN size {} is not divisible by etp {}",
+                  model.moe.ffn_hidden_size, expert_tensor);
+  }
+  return {};
+}
+
+Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor) {
+  if (ranks_of_stage % (std::int64_t{1} * expert * expert_tensor) == 0) return {};
+  return Reject(RejectionReason::kExpertRanks,
+                "ep {} x etp {} does not divide the {} ranks of a stage", expert, expert_tensor,
+                ranks_of_stage);
+}
+
+Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
+                      Schedule schedule) {
+  if (std::int64_t{1} * pipeline * virtual_stages > model.num_layers) {
+    return Reject(RejectionReason::kLayers, "{} layers are fewer than pp {} x vpp {} stages",
+                  model.num_layers, pipeline, virtual_stages);
+  }
+  if (virtual_stages > 1 && pipeline == 1) {
+    return Reject(RejectionReason::kVirtualStages, "vpp {} needs a pipeline, and pp is 1",
+                  virtual_stages);
+  }
+  if ((virtual_stages > 1) != (schedule == Schedule::kInterleaved)) {
+    return Reject(RejectionReason::kVirtualStages, "the {} schedule does not go with vpp {}",
+                  schedule == Schedule::kInterleaved ? "interleaved" : "1f1b", virtual_stages);
+  }
+  return {};
+}
+
+Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_size, int pipeline,
+                   int virtual_stages) {
+  const std::int64_t per_pass = std::int64_t{1} * data * micro_batch_size;
+  if (training.global_batch_size % per_pass != 0) {
+    return Reject(RejectionReason::kBatch,
+                  "global batch {} is not divisible by dp {} x micro-batch {}",
+                  training.global_batch_size, data, micro_batch_size);
+  }
+  const std::int64_t micro_batches = training.global_batch_size / per_pass;
+  if (virtual_stages > 1 && micro_batches % pipeline != 0) {
+    return Reject(RejectionReason::kInterleaved,
+                  "{} micro-batches are not a multiple of pp {} (interleaved)", micro_batches,
+                  pipeline);
+  }
+  return {};
+}
+
+Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {
+  if (zero_shard == 0) return {};
+  if (zero == 0) {
+    return Reject(RejectionReason::kZeroShard, "zero_shard {} has nothing to shard at ZeRO 0",
+                  zero_shard);
+  }
+  if (data_ranks % zero_shard != 0) {
+    return Reject(RejectionReason::kZeroShard,
+                  "zero_shard {} does not divide the {} data-parallel ranks (dp x cp)", zero_shard,
+                  data_ranks);
+  }
+  return {};
+}
+
+Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
+  const bool selective = recompute.granularity == RecomputeGranularity::kSelective;
+  if (selective == recompute.modules.empty()) {
+    return Rejection{RejectionReason::kRecompute,
+                     selective ? "selective recompute names no module"
+                               : "modules are named, but recompute is not selective"};
+  }
+  if (recompute.full_layers > 0 && recompute.granularity != RecomputeGranularity::kFull) {
+    return Reject(RejectionReason::kRecompute, "full_layers {} is given, but recompute is not full",
+                  recompute.full_layers);
+  }
+  for (RecomputeModule m : recompute.modules) {
+    if (m == RecomputeModule::kMlaUpProj && !model.latent) {
+      return Reject(RejectionReason::kRecompute, "{} has no latent attention for mla_up_proj",
+                    model.name);
+    }
+    if ((m == RecomputeModule::kMoe || m == RecomputeModule::kMoeAct) && !model.has_moe()) {
+      return Reject(RejectionReason::kRecompute, "{} has no experts for {}", model.name,
+                    m == RecomputeModule::kMoe ? "moe" : "moe_act");
+    }
+  }
+  return {};
+}
+
+Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, const GpuSpec& gpu,
+                  std::int64_t cluster_gpus, const ParallelConfig& plan) {
+  if (plan.gpus() != double(cluster_gpus)) {
+    return Reject(RejectionReason::kGpuCount, "tp {} x cp {} x pp {} x dp {} is {} GPUs, not {}",
+                  plan.tensor, plan.context, plan.pipeline, plan.data, plan.gpus(), cluster_gpus);
+  }
+  const std::int64_t ranks_of_stage = cluster_gpus / plan.pipeline;
+  for (const Verdict& verdict :
+       {CheckPrecision(gpu, training), CheckTensor(model, plan.tensor),
+        CheckSequenceParallel(model, plan.tensor, plan.sequence_parallel),
+        CheckContext(model, training, plan.tensor, plan.sequence_parallel, plan.context,
+                     plan.context_kind),
+        CheckExpert(model, plan.expert, plan.expert_tensor),
+        CheckExpertRanks(ranks_of_stage, plan.expert, plan.expert_tensor),
+        CheckPipeline(model, plan.pipeline, plan.virtual_stages, plan.schedule),
+        CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline, plan.virtual_stages),
+        CheckZero(std::int64_t{1} * plan.data * plan.context, plan.zero, plan.zero_shard),
+        CheckRecompute(model, plan.recompute)}) {
+    if (verdict) return verdict;
+  }
+  return {};
+}
+
+}  // namespace millwright

@@ -1,0 +1,71 @@
+// Whether a plan can be run at all, before anything is costed: divisibility, framework rules,
+// memory.  A plan that cannot is returned as a Rejection with a named reason, never thrown.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/gpu.h"
+#include "core/model.h"
+#include "core/parallel.h"
+#include "core/training.h"
+
+namespace millwright {
+
+enum class RejectionReason {
+  kGpuCount,             // t c p D is not the cluster's size
+  kPrecision,            // the GPU lacks it
+  kHeads,                // attention heads not divisible by t
+  kQueryGroups,          // KV heads neither divide t nor are divided by it
+  kFfn,                  // FFN not divisible by t
+  kSequenceParallel,     // asked for without tensor parallelism
+  kMoeSequenceParallel,  // MoE under tensor parallelism needs sequence parallelism (Megatron)
+  kSequenceLength,       // tokens not divisible by what cuts them
+  kUlyssesHeads,         // t c does not divide the heads
+  kNotMoe,               // expert parallelism of a model without experts
+  kExperts,              // experts not divisible by E
+  kExpertFfn,            // an expert's FFN not divisible by x
+  kExpertRanks,          // E x does not divide t c D
+  kLayers,               // fewer layers than pipeline stages times virtual stages
+  kVirtualStages,        // virtual stages without a pipeline, or the schedule does not go with them
+  kBatch,                // global batch not divisible by D b
+  kInterleaved,          // interleaved schedule: micro-batches not a multiple of p
+  kZeroShard,            // sharding over a group that does not divide D c
+  kRecompute,            // recompute settings that do not go with the model or contradict
+  kOutOfMemory,
+  kTooSlow,    // a lower bound on its time rules it out of everything reported
+  kForbidden,  // by --require or --forbid
+};
+inline constexpr int kRejectionReasons = 22;
+std::string_view Name(RejectionReason reason);     // "attention heads not divisible by tp"
+std::string_view JsonKey(RejectionReason reason);  // "heads"
+
+struct Rejection {
+  RejectionReason reason;
+  std::string detail;  // with the numbers
+};
+
+using Verdict = std::optional<Rejection>;  // nullopt: fine
+
+// Each looks at what its name says; CheckPlan asks all, and the search each as early as it can.
+Verdict CheckPrecision(const GpuSpec& gpu, const TrainingConfig& training);
+Verdict CheckTensor(const ModelConfig& model, int tensor);
+Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequence_parallel);
+Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, int tensor,
+                     bool sequence_parallel, int context, ContextParallelKind kind);
+Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);
+Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor);
+Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
+                      Schedule schedule);
+Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_size, int pipeline,
+                   int virtual_stages);
+Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);
+Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute);
+
+// Everything but memory.
+Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, const GpuSpec& gpu,
+                  std::int64_t cluster_gpus, const ParallelConfig& plan);
+
+}  // namespace millwright

@@ -1,0 +1,56 @@
+// Which plans the user allows: `--require tp=8,pp=4|8` and `--forbid zero=3,recompute=full`.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/parallel.h"
+
+namespace millwright {
+
+enum class Knob {
+  kTp,
+  kSp,
+  kCp,
+  kCpKind,
+  kPp,
+  kVpp,
+  kDp,
+  kEp,
+  kEtp,
+  kMicroBatch,
+  kZero,
+  kZeroShard,
+  kRecompute,
+  kSchedule
+};
+
+// Names as written in filters, in Knob's order.
+std::vector<std::string_view> KnobNames();
+
+class PlanFilter {
+ public:
+  // Adds "knob=value|value,...".  ConfigError naming `option` and every mistake.  A recompute
+  // value is none, selective, full, full(N) or selective(MODULE,...).
+  void Require(std::string_view text, std::string_view option = "--require");
+  void Forbid(std::string_view text, std::string_view option = "--forbid");
+
+  bool Allows(Knob knob, int value) const;  // sp 0 or 1; kinds and schedules by enum value
+  bool Allows(const Recompute& recompute) const;
+  bool Allows(const ParallelConfig& plan) const;
+  bool empty() const { return terms_.empty(); }
+
+ private:
+  struct Term {
+    bool forbid;
+    Knob knob;
+    std::vector<int> values;
+    std::vector<Recompute> recomputes;
+    std::vector<bool> any;  // of each: that granularity, whatever the details
+  };
+  void Add(bool forbid, std::string_view text, std::string_view option);
+  std::vector<Term> terms_;
+};
+
+}  // namespace millwright

@@ -1,0 +1,71 @@
+#include "planner/remedies.h"
+
+#include <fmt/format.h>
+
+namespace millwright {
+namespace {
+
+constexpr int kMostDoublings = 6;
+
+std::optional<RankedPlan> Best(const ModelConfig& model, const TrainingConfig& training,
+                               const ClusterConfig& config, const SearchOptions& options) {
+  const Cluster cluster(config);
+  const SearchResult result = Search(model, training, cluster, options);
+  if (result.plans.empty()) return {};
+  return result.plans.front();
+}
+
+}  // namespace
+
+std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& training,
+                             const ClusterConfig& cluster, const SearchOptions& options) {
+  std::vector<Remedy> remedies;
+  SearchOptions quick = options;
+  quick.top = 1;
+
+  const auto try_training = [&](bool applies, std::string change, const auto& edit) {
+    if (!applies) return;
+    TrainingConfig changed = training;
+    edit(changed);
+    if (const auto plan = Best(model, changed, cluster, quick)) {
+      remedies.push_back({std::move(change), *plan});
+    }
+  };
+  try_training(training.gradient_bytes > 2, "gradients in bf16 (--gradient-dtype bf16)",
+               [](TrainingConfig& t) { t.gradient_bytes = 2; });
+  try_training(training.moment_bytes > 4, "Adam moments in bf16 (--moment-dtype bf16)",
+               [](TrainingConfig& t) { t.moment_bytes = 4; });
+  try_training(!training.flash_attention, "FlashAttention (--flash-attention)",
+               [](TrainingConfig& t) { t.flash_attention = true; });
+  try_training(!training.fused_swiglu && model.gated_linear_unit,
+               "the SwiGLU product recomputed (--fused-swiglu)",
+               [](TrainingConfig& t) { t.fused_swiglu = true; });
+  try_training(!training.fused_cross_entropy, "fused cross-entropy (--fused-cross-entropy)",
+               [](TrainingConfig& t) { t.fused_cross_entropy = true; });
+
+  ClusterConfig larger = cluster;
+  std::optional<RankedPlan> found;
+  for (int doubling = 0; doubling < kMostDoublings && !found; ++doubling) {
+    larger.nodes *= 2;
+    if (larger.gpus() > kMaxGpus || !Inconsistencies(larger).empty()) break;
+    found = Best(model, training, larger, quick);
+  }
+  // Halfway steps: 3 nodes where 2 are too few and 4 enough.
+  if (found && larger.nodes > 2) {
+    ClusterConfig between = larger;
+    between.nodes = larger.nodes / 4 * 3;
+    if (between.nodes > cluster.nodes) {
+      if (const auto plan = Best(model, training, between, quick)) {
+        larger = between;
+        found = plan;
+      }
+    }
+  }
+  if (found) {
+    remedies.push_back(
+        {fmt::format("{} nodes instead of {}", larger.nodes, cluster.nodes), *found});
+  }
+  return remedies;
+}
+
+}  // namespace millwright

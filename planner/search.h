@@ -1,0 +1,67 @@
+// Which plan is best?  Enumerates every plan of the space, costs it or rejects it with a reason.
+//
+// The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, dp, ZeRO stage and its
+// shard (all data-parallel ranks, or those of one domain), and recomputation (none, every set of
+// modules that drops something, full for all or the first N layers of a chunk).  Nothing about
+// which degree belongs where is built in.
+//
+// A layer's cost for a given cut is computed once; the rest is sums over the few distinct
+// pipeline stages.  Branches are cut by bounds that change no answer: model state, or one layer,
+// over the memory; and time.  For the last a coarse search of a fixed part of the space comes
+// first; a branch whose work alone takes longer than everything that will be reported is too slow.
+// Workers take layer shapes in turn and share nothing, and results merge in a total order, so
+// neither the answer nor the counts depend on their number.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "planner/feasibility.h"
+#include "planner/plan_filter.h"
+
+namespace millwright {
+
+struct RankedPlan {
+  ParallelConfig plan;
+  Seconds step;
+  Bytes peak;
+};
+// Faster first, then smaller, then by degrees: a total order.
+bool Before(const RankedPlan& a, const RankedPlan& b);
+
+struct SearchOptions {
+  int top = 10;
+  double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
+  int threads = 0;              // 0: one a core
+  PlanFilter filter;
+  std::function<void(double share_done)> progress;  // from the calling thread, a few times a second
+};
+
+struct SearchResult {
+  // The fastest of each layout (tp, cp and its kind, pp, ep, etp), fastest first, `top` at most.
+  std::vector<RankedPlan> plans;
+  // No plan is both faster and smaller: up to kParetoSpan times the fastest plan's time, a point
+  // at most every 1% of the GPU's memory.
+  std::vector<RankedPlan> pareto;
+  std::int64_t searched = 0;  // plans costed, whether they fit or not
+  // Plans rejected for memory, and branches cut for the other reasons (a branch counts once).
+  std::array<std::int64_t, kRejectionReasons> rejected{};
+  // Of those rejected for memory, by the largest item of the fullest stage.
+  std::array<std::int64_t, kMemoryItems> out_of_memory{};
+  std::optional<RankedPlan> nearest_miss;  // where nothing fits: the plan that needs least memory
+  Bytes memory_limit;                      // capacity less the margin
+};
+
+inline constexpr double kParetoSpan = 1.5;
+
+SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
+                    const Cluster& cluster, const SearchOptions& options);
+
+// Every choice of recomputation worth costing for this model: none, sets of modules, full.
+std::vector<Recompute> RecomputeChoices(const ModelConfig& model);
+
+}  // namespace millwright

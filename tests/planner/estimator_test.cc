@@ -1,0 +1,217 @@
+#include "planner/estimator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/model_presets.h"
+#include "planner/feasibility.h"
+#include "planner/search.h"
+
+namespace millwright {
+namespace {
+
+Cluster ClusterOf(const char* name, int nodes) {
+  ClusterConfig config = FindCluster(name);
+  config.nodes = nodes;
+  return Cluster(config);
+}
+
+ParallelConfig Plan(int tp, int pp, int dp, int micro_batch = 1) {
+  ParallelConfig p;
+  p.tensor = tp;
+  p.sequence_parallel = tp > 1;
+  p.pipeline = pp;
+  p.data = dp;
+  p.micro_batch_size = micro_batch;
+  return p;
+}
+
+TEST(Estimator, ItemsAddUpToTheStep) {
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  const TrainingConfig training{.global_batch_size = 1024, .seq_length = 8192};
+  const Cluster cluster = ClusterOf("dgx-h100", 16);
+  const Estimator estimator(model, training, cluster);
+  const Estimate e = estimator.Itemise(Plan(8, 4, 4));
+  EXPECT_EQ(e.micro_batches, 256);
+  EXPECT_DOUBLE_EQ(e.step.value, e.time.total().value);
+  EXPECT_DOUBLE_EQ(e.tokens_per_second_per_gpu, 1024.0 * 8192 / e.step.value / 128);
+  // Model FLOPs of the step over 128 GPUs and the peak.
+  EXPECT_NEAR(e.mfu, FlopsOfStep(model, training, {}).model.value / e.step.value / 128 / 989e12,
+              1e-12);
+  EXPECT_EQ(e.mfu, e.hfu);  // nothing recomputed
+  // 1F1B over equal layers: the bubble is the other stages' one micro-batch each; the slowest has
+  // the head.
+  const double slowest = (e.step - e.time[TimeItem::kBubble] - e.time[TimeItem::kPipeline] -
+                          e.time[TimeItem::kData] - e.time[TimeItem::kOptimizer])
+                             .value;
+  EXPECT_EQ(e.slowest_stage, 3);
+  EXPECT_LT(e.time[TimeItem::kBubble].value, 3 * slowest / 256);
+  EXPECT_GT(e.time[TimeItem::kBubble].value, 0.9 * 3 * slowest / 256);
+}
+
+TEST(Estimator, NoStepBeatsItsFlopsOverThePeak) {
+  const ModelConfig model = PresetModel("qwen3-30b-a3b");
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 4096};
+  const Cluster cluster = ClusterOf("dgx-h100", 2);
+  const Estimator estimator(model, training, cluster);
+  for (int tp : {1, 2, 4}) {
+    for (int ep : {1, 2, 8}) {
+      ParallelConfig p = Plan(tp, 2, 8 / tp);
+      p.expert = ep;
+      ASSERT_FALSE(CheckPlan(model, training, cluster.gpu(), 16, p));
+      const Estimate e = estimator.Itemise(p);
+      EXPECT_LT(e.hfu, 1);
+      EXPECT_GT(e.mfu, 0);
+    }
+  }
+}
+
+// The two doors give one answer, over plans drawn at random.
+TEST(Estimator, QuickAndItemisedAgree) {
+  std::mt19937 random(7);
+  const auto pick = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  int costed = 0;
+  for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl",
+                           "gemma-2-9b", "gpt-oss-20b"}) {
+    const ModelConfig model = PresetModel(name);
+    const Cluster cluster = ClusterOf("dgx-h100", 4);
+    for (int trial = 0; trial < 300; ++trial) {
+      TrainingConfig training{.global_batch_size = 96, .seq_length = 2048};
+      training.state = pick({0, 1}) ? StateScheme::kFsdp : StateScheme::kMegatron;
+      training.overlap_grad_reduce = pick({0, 1});
+      training.fused_swiglu = pick({0, 1});
+      ParallelConfig p;
+      p.tensor = pick({1, 2, 4});
+      p.sequence_parallel = p.tensor > 1 && pick({0, 1});
+      p.context = pick({1, 2});
+      p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
+      p.pipeline = pick({1, 2, 4});
+      p.virtual_stages = pick({1, 1, 2, 3});
+      p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      p.data = 32 / (p.tensor * p.context * p.pipeline);
+      p.expert = pick({1, 1, 2, 8});
+      p.expert_tensor = pick({1, 1, 2});
+      p.micro_batch_size = pick({1, 2, 3});
+      p.zero = pick({0, 1, 2, 3});
+      p.zero_shard = p.zero > 0 ? pick({0, 0, 2}) : 0;
+      const auto choices = RecomputeChoices(model);
+      p.recompute = choices[random() % choices.size()];
+      if (p.recompute.granularity == RecomputeGranularity::kFull) {
+        p.recompute.full_layers = pick({0, 1, 3});
+      }
+      if (CheckPlan(model, training, cluster.gpu(), 32, p)) continue;
+      ++costed;
+      const Estimator estimator(model, training, cluster);
+      const Estimate whole = estimator.Itemise(p);
+      const ShapeCosts shape = estimator.CostShape(ShapeOf(p, training));
+      const auto stages = DistinctStages(StagesOf(model, p.pipeline, p.virtual_stages));
+      const auto treated = shape.Treat(p.recompute), rest = shape.Treat({});
+      const auto leading = p.recompute.full_layers > 0
+                               ? LeadingLayers(stages, p.recompute.full_layers)
+                               : std::vector<int>{};
+      const PipelineTerms terms(estimator, shape, stages, p);
+      const QuickCost quick = terms.Cost({.treated = treated, .rest = rest, .leading = leading});
+      EXPECT_NEAR(quick.step / whole.step, 1, 1e-12) << ShortName(p);
+      EXPECT_NEAR(quick.peak / whole.peak, 1, 1e-12) << ShortName(p);
+      EXPECT_LE(terms.FloorPeak(), quick.peak);
+      for (Seconds item : whole.time.items) EXPECT_GE(item.value, -1e-12) << ShortName(p);
+      for (const StageMemory& stage : whole.memory) {
+        for (Bytes item : stage.items) EXPECT_GE(item.value, 0);
+        EXPECT_LE(stage.total(), whole.peak);
+      }
+    }
+  }
+  EXPECT_GT(costed, 200);
+}
+
+TEST(Estimator, MemoryOfAStageByHand) {
+  // Llama-3.1-8B on one GPU, TP 1, one sequence of 1,000 tokens: 8.03e9 parameters at 2 + 4 + 12.
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 1, .seq_length = 1000};
+  ClusterConfig config = FindCluster("dgx-h200");
+  config.gpus_per_node = 1;
+  config.nics_per_node = 1;
+  config.nvswitches = 0;
+  config.sockets = 1;
+  config.domain_link = DomainLink::kPcie;
+  config.in_switch_reduction = false;
+  const Cluster cluster(config);
+  const Estimate e = Estimator(model, training, cluster).Itemise(Plan(1, 1, 1));
+  const StageMemory& memory = e.memory[0];
+  EXPECT_DOUBLE_EQ(memory[MemoryItem::kWeights].value, 2.0 * 8030261248);
+  EXPECT_DOUBLE_EQ(memory[MemoryItem::kGradients].value, 4.0 * 8030261248);
+  EXPECT_DOUBLE_EQ(memory[MemoryItem::kOptimizer].value, 12.0 * 8030261248);
+  // 32 layers of 2 (4h + 48 heads of 128 + h + 3f) bytes a token and 34 fp32 statistics.
+  const double a_token = 2 * (4 * 4096 + 48 * 128 + 4096 + 3 * 14336) + 4 * (2 + 32);
+  EXPECT_DOUBLE_EQ(memory[MemoryItem::kActivations].value, 32 * 1000 * a_token);
+  // At the head: final norm in and out and its statistic, ten bytes a logit.
+  EXPECT_DOUBLE_EQ(memory[MemoryItem::kLogits].value,
+                   1000 * (2 * 2 * 4096 + 4) + 10.0 * 1000 * 128256);
+  EXPECT_EQ(memory[MemoryItem::kNccl].value, 0);  // nobody to talk to
+}
+
+TEST(Estimator, ZeroStagesTradeMemoryForTime) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 8192};
+  const Cluster cluster = ClusterOf("dgx-h100", 1);
+  const Estimator estimator(model, training, cluster);
+  double memory = 1e30;
+  for (int zero : {0, 1, 2, 3}) {
+    ParallelConfig p = Plan(1, 1, 8);
+    p.zero = zero;
+    const Estimate e = estimator.Itemise(p);
+    const StageMemory& m = e.memory[0];
+    const double state =
+        (m[MemoryItem::kWeights] + m[MemoryItem::kGradients] + m[MemoryItem::kOptimizer]).value;
+    EXPECT_LT(state, memory);
+    memory = state;
+  }
+  EXPECT_DOUBLE_EQ(memory, 18.0 * 8030261248 / 8);
+}
+
+TEST(Estimator, HsdpGathersInsideTheNode) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 1024, .seq_length = 2048};
+  const Cluster cluster = ClusterOf("dgx-h100", 8);
+  const Estimator estimator(model, training, cluster);
+  ParallelConfig p = Plan(1, 1, 64);
+  p.zero = 3;
+  const Estimate fsdp = estimator.Itemise(p);
+  p.zero_shard = 8;
+  const Estimate hsdp = estimator.Itemise(p);
+  EXPECT_LT(hsdp.time[TimeItem::kData], fsdp.time[TimeItem::kData]);
+  EXPECT_NEAR(hsdp.memory[0][MemoryItem::kOptimizer] / fsdp.memory[0][MemoryItem::kOptimizer], 8,
+              1e-9);
+}
+
+TEST(Estimator, TiedEmbeddingsLiveOnBothEnds) {
+  const ModelConfig model = PresetModel("gpt2-xl");  // vocabulary 50257, h 1600, tied
+  const TrainingConfig training{.global_batch_size = 8, .seq_length = 1024};
+  const Cluster cluster = ClusterOf("dgx-h100", 1);
+  ParallelConfig p = Plan(1, 2, 4);
+  p.zero = 0;
+  const Estimate e = Estimator(model, training, cluster).Itemise(p);
+  // 24 layers each; stage 0 has token and position tables, stage 1 a copy of them and a final norm
+  // of 2 x 1600.
+  EXPECT_NEAR((e.memory[1][MemoryItem::kWeights] - e.memory[0][MemoryItem::kWeights]).value,
+              2 * 2 * 1600.0 - 0, 2.1 * 1024 * 1600);
+}
+
+TEST(Estimator, PeakIsTheFullestStage) {
+  const ModelConfig model = PresetModel("llama-3.1-405b");
+  const TrainingConfig training{.global_batch_size = 2048, .seq_length = 8192};
+  const Cluster cluster = ClusterOf("dgx-h100", 2048);
+  const Estimate e = Estimator(model, training, cluster).Itemise(Plan(8, 16, 128));
+  ASSERT_EQ(e.memory.size(), 16U);
+  // 7, 14 x 8, 7 layers and p - r micro-batches in flight: 7 x 16 = 112 < 8 x 15 = 120.
+  EXPECT_EQ(e.peak_stage, 1);
+  EXPECT_NEAR(e.memory[1][MemoryItem::kActivations] / e.memory[0][MemoryItem::kActivations],
+              120.0 / 112, 1e-9);
+}
+
+}  // namespace
+}  // namespace millwright

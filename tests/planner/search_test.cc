@@ -1,0 +1,235 @@
+#include "planner/search.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/model_presets.h"
+
+namespace millwright {
+namespace {
+
+std::vector<int> DivisorsOf(int n) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= n; ++d) {
+    if (n % d == 0) divisors.push_back(d);
+  }
+  return divisors;
+}
+
+struct Brute {
+  std::vector<RankedPlan> fitting;  // by Before
+  std::optional<RankedPlan> smallest;
+};
+
+// Every assignment of every knob, one after the other, through the checks and Itemise alone.
+Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+                 double margin) {
+  Brute brute;
+  const int gpus = cluster.gpus();
+  const Estimator estimator(model, training, cluster);
+  std::vector<Recompute> recomputes = RecomputeChoices(model);
+  for (int n = 1; n < model.num_layers; ++n) {
+    recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
+  }
+  ParallelConfig p;
+  const auto consider = [&] {
+    if (CheckPlan(model, training, cluster.gpu(), gpus, p)) return;
+    const Estimate e = estimator.Itemise(p);
+    const RankedPlan plan{p, e.step, e.peak};
+    if (e.peak <= (1 - margin) * e.capacity) {
+      brute.fitting.push_back(plan);
+    }
+    if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
+  };
+  const std::vector<int> degrees = DivisorsOf(gpus);
+  for (int t : degrees)
+    for (int c : degrees)
+      for (int pp : degrees) {
+        if (gpus % (t * c * pp) != 0) continue;
+        p.tensor = t;
+        p.context = c;
+        p.pipeline = pp;
+        p.data = gpus / (t * c * pp);
+        for (bool sp : {false, true})
+          for (auto kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+            if (c == 1 && kind == ContextParallelKind::kUlysses) continue;
+            p.sequence_parallel = sp;
+            p.context_kind = kind;
+            for (int e : model.has_moe() ? degrees : std::vector<int>{1})
+              for (int x : model.has_moe() ? degrees : std::vector<int>{1})
+                for (int v = 1; v <= model.num_layers; ++v)
+                  for (int b : DivisorsOf(int(training.global_batch_size)))
+                    for (int zero : {0, 1, 2, 3}) {
+                      if (zero > 0 && p.data * c == 1) continue;
+                      p.expert = e;
+                      p.expert_tensor = x;
+                      p.virtual_stages = v;
+                      p.schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+                      p.micro_batch_size = b;
+                      p.zero = zero;
+                      p.zero_shard = 0;
+                      for (const Recompute& r : recomputes) {
+                        p.recompute = r;
+                        consider();
+                      }
+                    }
+          }
+      }
+  std::sort(brute.fitting.begin(), brute.fitting.end(), Before);
+  return brute;
+}
+
+ModelConfig TinyMoe() {
+  ModelConfig model = PresetModel("tiny-llama");
+  model.name = "tiny-moe";
+  model.num_layers = 3;
+  model.moe.num_experts = 4;
+  model.moe.topk = 2;
+  model.moe.ffn_hidden_size = 512;
+  model.layers = {{.count = 1, .kind = {}}, {.count = 2, .kind = {.moe = true}}};
+  return model;
+}
+
+struct Case {
+  const char* name;
+  ModelConfig model;
+  int gpus;
+  Bytes memory;
+};
+
+TEST(Search, EqualsBruteForceOnSmallSpaces) {
+  ModelConfig four = PresetModel("tiny-llama");
+  ModelConfig five = four;
+  five.num_layers = 5;
+  five.layers = {{.count = 5, .kind = {}}};
+  const Case cases[] = {
+      {"roomy", four, 8, 80_GiB},
+      {"uneven layers", five, 8, 80_GiB},
+      {"tight", five, 8, Bytes(1.95 * 1073741824)},
+      {"sixteen", four, 16, Bytes(2.3 * 1073741824)},
+      {"experts", TinyMoe(), 8, 80_GiB},
+      {"tight experts", TinyMoe(), 8, Bytes(2.3 * 1073741824)},
+      {"hopeless", four, 8, 1_GiB},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    ClusterConfig config = FindCluster("dgx-h100");
+    config.gpus_per_node = 8;
+    config.nodes = c.gpus / 8;
+    config.gpu.hbm_capacity = c.memory;
+    const Cluster cluster(config);
+    const TrainingConfig training{.global_batch_size = 24, .seq_length = 4096};
+    const Brute brute = BruteForce(c.model, training, cluster, 0.05);
+    SearchOptions options;
+    options.threads = 2;
+    options.top = 5;
+    options.filter.Require("zero_shard=0");
+    const SearchResult result = Search(c.model, training, cluster, options);
+    if (brute.fitting.empty()) {
+      EXPECT_TRUE(result.plans.empty());
+      ASSERT_TRUE(result.nearest_miss.has_value());
+      EXPECT_NEAR(result.nearest_miss->peak / brute.smallest->peak, 1, 1e-12);
+      continue;
+    }
+    ASSERT_FALSE(result.plans.empty());
+    const RankedPlan& winner = result.plans.front();
+    EXPECT_NEAR(winner.step / brute.fitting.front().step, 1, 1e-12);
+    const Estimate e = Estimator(c.model, training, cluster).Itemise(winner.plan);
+    EXPECT_NEAR(e.step / winner.step, 1, 1e-12);
+    EXPECT_NEAR(e.peak / winner.peak, 1, 1e-12);
+
+    // The table: the fastest of each layout.
+    std::set<std::array<int, 6>> seen;
+    std::vector<RankedPlan> layouts;
+    for (const RankedPlan& plan : brute.fitting) {
+      const ParallelConfig& p = plan.plan;
+      if (seen.insert(
+                  {p.tensor, p.context, int(p.context_kind), p.pipeline, p.expert, p.expert_tensor})
+              .second) {
+        layouts.push_back(plan);
+      }
+    }
+    ASSERT_EQ(result.plans.size(), std::min<std::size_t>(5, layouts.size()));
+    for (std::size_t i = 0; i < result.plans.size(); ++i) {
+      EXPECT_NEAR(result.plans[i].step / layouts[i].step, 1, 1e-12) << i;
+    }
+
+    // The front: nothing that fits within its span beats a point in both.
+    for (const RankedPlan& point : result.pareto) {
+      for (const RankedPlan& plan : brute.fitting) {
+        EXPECT_FALSE(plan.step < point.step * (1 - 1e-12) && plan.peak < point.peak * (1 - 1e-12))
+            << ShortName(plan.plan) << " beats " << ShortName(point.plan);
+      }
+    }
+    // And nothing is missing from it by more than the 1% between points.
+    for (const RankedPlan& plan : brute.fitting) {
+      if (plan.step > kParetoSpan * winner.step) continue;
+      bool covered = false;
+      for (const RankedPlan& point : result.pareto) {
+        covered = covered || (point.step <= plan.step * (1 + 1e-12) &&
+                              point.peak <= plan.peak + 0.01 * config.gpu.hbm_capacity);
+      }
+      EXPECT_TRUE(covered) << ShortName(plan.plan);
+    }
+  }
+}
+
+TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
+  const ModelConfig model = PresetModel("mixtral-8x7b");
+  const TrainingConfig training{.global_batch_size = 256, .seq_length = 4096};
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 4;
+  const Cluster cluster(config);
+  SearchOptions options;
+  options.threads = 1;
+  const SearchResult one = Search(model, training, cluster, options);
+  for (int threads : {2, 3}) {
+    options.threads = threads;
+    const SearchResult many = Search(model, training, cluster, options);
+    EXPECT_EQ(many.searched, one.searched);
+    EXPECT_EQ(many.rejected, one.rejected);
+    EXPECT_EQ(many.out_of_memory, one.out_of_memory);
+    ASSERT_EQ(many.plans.size(), one.plans.size());
+    for (std::size_t i = 0; i < one.plans.size(); ++i) {
+      EXPECT_EQ(many.plans[i].plan, one.plans[i].plan);
+      EXPECT_EQ(many.plans[i].step, one.plans[i].step);
+    }
+    ASSERT_EQ(many.pareto.size(), one.pareto.size());
+    for (std::size_t i = 0; i < one.pareto.size(); ++i) {
+      EXPECT_EQ(many.pareto[i].plan, one.pareto[i].plan);
+    }
+  }
+}
+
+TEST(Search, FiltersNarrowTheSpace) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 128, .seq_length = 8192};
+  ClusterConfig config = FindCluster("dgx-h100");
+  const Cluster cluster(config);
+  SearchOptions options;
+  options.filter.Require("tp=2|4,zero=1,recompute=none");
+  options.filter.Forbid("pp=1");
+  const SearchResult result = Search(model, training, cluster, options);
+  ASSERT_FALSE(result.plans.empty());
+  for (const RankedPlan& plan : result.plans) EXPECT_TRUE(options.filter.Allows(plan.plan));
+  EXPECT_GT(result.rejected[int(RejectionReason::kForbidden)], 0);
+}
+
+// Rules of thumb that must come out by themselves.
+TEST(Search, TensorParallelStaysInTheDomainAndPipelinesCrossIt) {
+  const ModelConfig model = PresetModel("llama-3.1-405b");
+  const TrainingConfig training{.global_batch_size = 2048, .seq_length = 8192};
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 128;
+  const Cluster cluster(config);
+  const SearchResult result = Search(model, training, cluster, {});
+  ASSERT_FALSE(result.plans.empty());
+  EXPECT_LE(result.plans.front().plan.tensor, 8);
+  EXPECT_GT(result.plans.front().plan.pipeline, 1);
+  // An island of 72 GPUs may hold what eight could not.
+  for (const RankedPlan& plan : result.plans) EXPECT_LE(plan.plan.tensor, 8);
+}
+
+}  // namespace
+}  // namespace millwright
