@@ -19,9 +19,10 @@ namespace millwright {
 struct GemmCalibration {
   double efficiency = 0;   // of the BF16 peak, sustained, as m, n, k grow
   double roll_off = 0;     // m, n or k at which half the rate is lost
-  double fp8_speedup = 0;  // large FP8 GEMM over large BF16 GEMM, quantisation apart; 0: none
-  double mxfp8_speedup = 0;
-  double nvfp4_speedup = 0;
+  // Of the BF16 peak too, in low precision, quantisation apart; 0: not measured.
+  double fp8_efficiency = 0;
+  double mxfp8_efficiency = 0;
+  double nvfp4_efficiency = 0;
   double grouped_factor = 1;          // grouped GEMM over one GEMM of the same m, in BF16
   double grouped_factor_low = 1;      //   and in FP8 and FP4
   double backward_factor = 1;         // (dgrad + wgrad) over 2 x forward
@@ -45,6 +46,7 @@ struct MemoryCalibration {
   double efficiency = 0;       // of HBM bandwidth
   double backward_factor = 0;  // backward bytes over forward bytes of a memory-bound operator
   Seconds launch;
+  double fsdp_factor = 1;  // eager PyTorch under FSDP fuses less: bytes over those counted
 };
 
 // Collectives: time = base + latencies + wire bytes / (bandwidth x efficiency) + sqrt term.

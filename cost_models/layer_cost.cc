@@ -10,20 +10,16 @@ bool LowPrecision(Precision p) {
   return p == Precision::kFp8 || p == Precision::kMxfp8 || p == Precision::kNvfp4;
 }
 
-double Speedup(Precision p, const GemmCalibration& g) {
+// Sustained rate of large GEMMs, of the BF16 peak; 0: not measured.
+double Efficiency(Precision p, const GemmCalibration& g) {
   switch (p) {
     case Precision::kFp32:
-    case Precision::kTf32:
-      return 0;  // their own peak, below
+    case Precision::kTf32: return 0;
     case Precision::kFp16:
-    case Precision::kBf16:
-      return 1;
-    case Precision::kFp8:
-      return g.fp8_speedup;
-    case Precision::kMxfp8:
-      return g.mxfp8_speedup;
-    case Precision::kNvfp4:
-      return g.nvfp4_speedup;
+    case Precision::kBf16: return g.efficiency;
+    case Precision::kFp8: return g.fp8_efficiency;
+    case Precision::kMxfp8: return g.mxfp8_efficiency;
+    case Precision::kNvfp4: return g.nvfp4_efficiency;
   }
   return 0;
 }
@@ -150,17 +146,14 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
                  const GpuSpec& gpu, const Calibration& calibration) {
   const GemmCalibration& g = calibration.gemm;
   if (m <= 0 || n <= 0 || k <= 0 || groups <= 0) return Seconds(0);
-  double speedup = Speedup(precision, g);
-  FlopsPerSecond peak = gpu.peak_bf16;
-  if (speedup <= 0) {  // no measurement: the same fraction of this precision's own peak
-    peak = gpu.peak(precision);
-    speedup = 1;
-  }
-  const double x0 = g.roll_off * std::sqrt(speedup);
-  double rate = peak.value * g.efficiency * speedup;
-  if (groups > 1) rate *= LowPrecision(precision) ? g.grouped_factor_low : g.grouped_factor;
+  FlopsPerSecond rate = Efficiency(precision, g) * gpu.peak_bf16;
+  // Not measured: the same fraction of this precision's own peak as in BF16.
+  if (rate.value <= 0) rate = g.efficiency * gpu.peak(precision);
+  // A faster unit needs larger operands to be kept busy.
+  const double x0 = g.roll_off * std::sqrt(rate / (g.efficiency * gpu.peak_bf16));
+  if (groups > 1) rate = rate * (LowPrecision(precision) ? g.grouped_factor_low : g.grouped_factor);
   const double shape = (m / (m + x0)) * (n / (n + x0)) * (k / (k + x0));
-  const Seconds arithmetic(2 * m * n * k * groups / (rate * shape));
+  const Seconds arithmetic = Flops(2 * m * n * k * groups) / (rate * shape);
   const Bytes traffic(groups * (InputWidth(precision) * (m * k + n * k) + 2 * m * n));
   return g.launch + std::max(arithmetic, HbmTime(traffic, gpu, calibration));
 }
@@ -182,8 +175,9 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       break;
     }
     case OperatorKind::kMemoryBound: {
-      const Seconds t = HbmTime(op.bytes, x.gpu, x.calibration);
       const MemoryCalibration& m = x.calibration.memory;
+      const double eager = x.training.state == StateScheme::kFsdp ? m.fsdp_factor : 1;
+      const Seconds t = HbmTime(eager * op.bytes, x.gpu, x.calibration);
       cost.forward.compute = m.launch + t;
       cost.backward.compute = m.launch + m.backward_factor * t;
       break;

@@ -32,11 +32,17 @@ std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
   return divisors;
 }
 
+// Models of hundreds of layers do not need every step: vpp is tried up to the first, and a chunk's
+// partial recomputation in at most the second many steps.
+constexpr int kMostVirtualStages = 128;
+constexpr int kMostPartialRecomputes = 128;
+
 // Pipeline splits that candidates share.
 struct PipelineLayout {
   int virtual_stages = 1;
   std::vector<StageContent> stages;       // distinct
-  std::vector<std::vector<int>> leading;  // of full recompute of the first 1, 2, ... layers
+  std::vector<int> full_layers;           // full recompute of the first so many layers of a chunk,
+  std::vector<std::vector<int>> leading;  // and what that is of each stage
 };
 using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
 
@@ -45,7 +51,7 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
   for (int p : Divisors(gpus, model.num_layers)) {
     if (!filter.Allows(Knob::kPp, p)) continue;
     std::vector<PipelineLayout>& of_degree = layouts[p];
-    const int most = p == 1 ? 1 : model.num_layers / p;
+    const int most = p == 1 ? 1 : std::min(kMostVirtualStages, model.num_layers / p);
     for (int v = 1; v <= most; ++v) {
       const Schedule schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
       if (!filter.Allows(Knob::kVpp, v) ||
@@ -58,7 +64,9 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
       for (const StageContent& stage : layout.stages) {
         for (const auto& chunk : stage.chunks) longest = std::max(longest, chunk.size());
       }
-      for (int n = 1; n < int(longest); ++n) {
+      const int step = (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes;
+      for (int n = step; n < int(longest); n += std::max(1, step)) {
+        layout.full_layers.push_back(n);
         layout.leading.push_back(LeadingLayers(layout.stages, n));
       }
       of_degree.push_back(std::move(layout));
@@ -282,7 +290,7 @@ void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
       if (!space_.partial_recompute) continue;
       Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
       for (std::size_t n = 0; n < layout.leading.size(); ++n) {
-        some_layers.full_layers = int(n) + 1;
+        some_layers.full_layers = layout.full_layers[n];
         if (!space_.filter.Allows(some_layers)) continue;
         Cost(terms, {.treated = fully_, .rest = untreated_, .leading = layout.leading[n]}, plan,
              some_layers);
