@@ -86,7 +86,8 @@ Passes AttentionPasses(const Operator& op, const CostContext& x) {
   const FlopsPerSecond rate = x.gpu.peak_bf16 * (a.efficiency * head_factor * op.attention_tokens /
                                                  (op.attention_tokens + a.roll_off));
   const Seconds forward = op.forward_flops(MfuConvention::kCausal) / rate;
-  return {a.launch + forward, a.launch + a.backward_factor * forward};
+  const Seconds launches = double(op.kernels) * a.launch;
+  return {launches + forward, launches + a.backward_factor * forward};
 }
 
 // Dispatch and combine with each token sent once to a destination, not once per expert.

@@ -238,6 +238,7 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   core.scores_full = heads * tokens_ * window;
   core.scores = heads * tokens_ * (window - window * window / (2 * sequence));
   core.attention_tokens = ring ? sequence / c : sequence;
+  core.kernels = ring ? shape_.context : 1;
   const ModuleMask qkv_modules = model_.latent ? kMlaUpProj : ModuleMask{0};
   core.saved = {{.name = "query", .bytes = Bytes(query_bytes), .modules = qkv_modules},
                 {.name = "key", .bytes = Bytes(key_bytes), .modules = qkv_modules},
@@ -271,6 +272,9 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
     exchange.repeats = shape_.context - 1;
     exchange.backward_repeats = 2;
     exchange.hidden_under = attention;
+    // Each later step's output is merged into an fp32 accumulator by its log-sum-exp.
+    MemoryBound("ring output merge", (c - 1) * (4 + 4 + kWidth) * tokens_ * heads * v_head,
+                kCoreAttn);
   }
   if (ulysses) {
     Operator& out = Add("ulysses output all-to-all", OperatorKind::kCollective);

@@ -72,6 +72,7 @@ struct Operator {
   double qk_head = 0, v_head = 0;
   double attention_tokens = 0;  // tokens of one sequence on this rank (efficiency rolls off)
   bool fused = true;
+  int kernels = 1;  // a ring runs one a step
 
   // Memory-bound: HBM bytes of the forward pass.
   Bytes bytes;
