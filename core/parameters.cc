@@ -28,7 +28,7 @@ void AddMlp(const ModelConfig& m, std::int64_t ffn, std::int64_t count, WeightSp
 void AddAttention(const ModelConfig& m, std::vector<Weight>& out) {
   const std::int64_t h = m.hidden_size;
   const std::int64_t query = m.num_attention_heads * m.kv_channels;
-  const std::int64_t key_value = 2 * m.num_query_groups * m.kv_channels;
+  const std::int64_t key_value = m.num_query_groups * m.kv_channels * 2;
   out.push_back({"q", query, h, 1, WeightSplit::kTensor});
   if (m.add_qkv_bias) out.push_back({"q_bias", query, 1, 1, WeightSplit::kTensor});
   out.push_back({"kv", key_value, h, 1, WeightSplit::kQueryGroups});

@@ -204,8 +204,9 @@ struct Cluster::Graph {
   // Switches of few ports make fabrics of absurdly many.
   void CheckSize() const {
     const int planes_of_cores = cores > 0 ? std::gcd(spines_per_pod, cores) : 1;
+    const int cores_of_plane = cores / planes_of_cores;
     const double fabric = 1.0 * groups * rails * spines_per_pod +
-                          1.0 * pods * spines_per_pod * (cores / planes_of_cores);
+                          1.0 * pods * spines_per_pod * cores_of_plane;
     if (2 * fabric > kMaxFabricLinks) {
       throw ConfigError(fmt::format(
           "cluster {}: switch_ports: {} ports make a fabric of {:.0f} links, more than the {} "
@@ -386,7 +387,8 @@ struct Cluster::Graph {
   template <class Join>
   void ConnectCores(const Join& join) {
     const int core_planes = std::gcd(spines_per_pod, cores);
-    const double bandwidth = SpineUplink() / (cores / core_planes);
+    const int cores_of_plane = cores / core_planes;
+    const double bandwidth = SpineUplink() / cores_of_plane;
     for (int pod = 0; pod < pods; ++pod) {
       for (int i = 0; i < spines_per_pod; ++i) {
         for (int core = i % core_planes; core < cores; core += core_planes) {
@@ -720,7 +722,7 @@ struct Cluster::Graph {
   RailSet RailsOf(int first, int stride, int count) const {
     RailSet set;
     for (int i = 0; i < count; ++i) {
-      set.set(static_cast<std::size_t>(rail_of[static_cast<std::size_t>(first + i * stride)]));
+      set.set(static_cast<std::size_t>(rail_of[std::size_t(first) + std::size_t(i) * std::size_t(stride)]));
     }
     return set;
   }

@@ -302,8 +302,8 @@ TEST(Cluster, SwitchesTooSmall) {
   config.nodes = 32768;
   config.switch_ports = 2;
   try {
-    Cluster{config};
-    FAIL();
+    const Cluster cluster(config);
+    FAIL() << cluster.gpus();
   } catch (const ConfigError& e) {
     // 1,024 groups of 8 leaves with 32 uplinks, each leaf a pod of 32 spines, one port up each:
     // 262,144 spines of one port need 131,072 cores, in gcd(32, 131,072) = 32 planes of 4,096.
