@@ -1,0 +1,30 @@
+// The commands of the program: `millwright COMMAND ...`.
+//
+// Everything is written to the streams given, so that a test can run a command and read it.
+// Exit codes: 0 yes; 1 the answer is no (nothing fits); 2 the input is wrong; 3 our own bug.
+#pragma once
+
+#include <iosfwd>
+#include <span>
+#include <string>
+
+#include "report/text.h"
+
+namespace millwright {
+
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  Style style{};                 // of what goes to `out`
+  bool err_is_terminal = false;  // then progress is one line that rewrites itself
+};
+
+// The whole program: args without its name.  Throws nothing.
+int Run(std::span<const std::string> args, Console& console);
+
+// One command each, args without its name; they throw ConfigError.
+int PlanCommand(std::span<const std::string> args, Console& console);
+int EstimateCommand(std::span<const std::string> args, Console& console);
+int DescribeCommand(std::span<const std::string> args, Console& console);
+
+}  // namespace millwright

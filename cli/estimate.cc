@@ -1,0 +1,58 @@
+// millwright estimate: what one plan costs, in time and memory, by item.
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/job_flags.h"
+#include "cli/plan_flags.h"
+#include "planner/estimator.h"
+#include "planner/feasibility.h"
+#include "report/estimate_text.h"
+#include "report/json.h"
+
+namespace millwright {
+
+int EstimateCommand(std::span<const std::string> args, Console& console) {
+  CommandLine line("estimate [JOB.json] [OPTIONS]",
+                   "What one plan costs: the seconds of a step and the bytes of each pipeline "
+                   "stage, by item. Exit code 1 where it cannot run or does not fit.");
+  JobFlags flags;
+  PlanFlags plan_flags;
+  bool json = false;
+  flags.AddTo(line);
+  plan_flags.AddTo(line);
+  line.Section("Output");
+  line.Flag("--json", json, "the answer as JSON");
+  line.Example(
+      "estimate --model llama-3.1-8b --cluster dgx-h100 --global-batch 64 --seq 8192 "
+      "--tp 2");
+  line.Example("estimate job.json --recompute 'selective(mlp)' --json");
+  if (!line.Parse(args, console.out)) return 0;
+  Job job = flags.Resolve(line);
+  job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
+  job.has_parallel = true;
+  line.ThrowIfProblems();
+
+  const Cluster cluster(job.cluster);
+  if (const Verdict verdict =
+          CheckPlan(job.model, job.training, cluster.gpu(), cluster.gpus(), job.parallel)) {
+    if (json) {
+      console.out << RejectedEstimateJson(job, *verdict);
+    } else {
+      console.out << Bold(Wrapped(fmt::format("{} cannot run: {}.", BriefName(job.parallel),
+                                              verdict->detail),
+                                  console.style.width, 0),
+                          console.style)
+                  << "\n\n"
+                  << QuestionText(job, console.style);
+    }
+    return 1;
+  }
+  const Estimate estimate = Estimator(job.model, job.training, cluster).Itemise(job.parallel);
+  console.out << (json ? EstimateJson(job, estimate) : EstimateText(job, estimate, console.style));
+  return estimate.fits() ? 0 : 1;
+}
+
+}  // namespace millwright

@@ -1,0 +1,313 @@
+#include "cli/job_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/model_presets.h"
+#include "report/text.h"
+
+namespace millwright {
+namespace {
+
+template <class T, class U>
+void Override(T& field, const std::optional<U>& flag) {
+  if (flag) field = static_cast<T>(*flag);
+}
+
+// One node of fewer GPUs than `whole` has.
+ClusterConfig PartOfNode(const ClusterConfig& whole, int gpus) {
+  ClusterConfig part = whole;
+  part.nodes = 1;
+  part.gpus_per_node = gpus;
+  if (gpus % part.sockets != 0) part.sockets = 1;
+  part.gpus_per_pcie_switch = std::gcd(part.gpus_per_pcie_switch, gpus / part.sockets);
+  // Its NICs reach nobody: keep the share where it is a whole number, else leave them out.
+  const std::int64_t nics = std::int64_t{1} * whole.nics_per_node * gpus;
+  part.nics_per_node =
+      nics % whole.gpus_per_node == 0 ? static_cast<int>(nics / whole.gpus_per_node) : 0;
+  part.rails = 0;
+  return part;
+}
+
+}  // namespace
+
+void NoteError(CommandLine& line, std::string_view option, const ConfigError& error) {
+  std::string_view text = error.what();
+  while (!text.empty()) {
+    const std::string_view one = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), one.size() + 1));
+    if (option.empty()) {
+      line.Problem(one);
+    } else {
+      line.Problem(option, one);
+    }
+  }
+}
+
+void JobFlags::AddTo(CommandLine& line) {
+  line.Positionals("JOB.json", files_, 1,
+                   "a job file, as plan --out writes it (see: describe job); flags override it");
+  AddModelTo(line);
+  line.Section("Cluster");
+  line.Text("--cluster", "NAME|PATH", cluster_,
+            "a preset (see: describe clusters) or a JSON file (see: describe job)");
+  AddClusterSizeTo(line);
+  AddTrainingTo(line);
+}
+
+void JobFlags::AddModelTo(CommandLine& line) {
+  line.Section("Model");
+  line.Text("--model", "NAME|PATH", model_,
+            "a preset (see: describe models), a Hugging Face config.json, or a folder with one");
+  line.Section("Model by its shape, GPT-3 style unless switched");
+  line.Int("--layers", layers_, {1, kMostLayers}, "transformer layers");
+  line.Int("--hidden", hidden_, {1, kMostHidden}, "hidden size");
+  line.Int("--heads", heads_, {1, kMostHeads}, "attention heads");
+  line.Int("--kv-heads", kv_heads_, {1, kMostHeads}, "KV heads (default: as many as heads)");
+  line.Int("--head-dim", head_dim_, {1, kMostHeadSize}, "size of a head (default: hidden / heads)");
+  line.Int("--ffn", ffn_, {1, kMostFfn}, "FFN hidden size (default: 4 x hidden)");
+  line.Int("--vocab", vocab_, {1, kMostVocabulary}, "vocabulary (default: 51200)");
+  line.Int("--max-positions", max_positions_, {1, kMostPositions},
+           "learned positions (default: 2048, or --seq where that is more)");
+  line.Flag("--swiglu", swiglu_, "a SiLU-gated MLP instead of GELU");
+  line.Flag("--rms-norm", rms_norm_, "RMSNorm instead of LayerNorm");
+  line.Flag("--rope", rope_, "rotary instead of learned positions");
+  line.Switch("--bias", bias_, "biases in all projections (default: yes)");
+  line.Switch("--dropout", dropout_, "dropout on attention weights and residuals (default: yes)");
+  line.Flag("--untied", untied_, "an output head of its own instead of the embedding");
+}
+
+void JobFlags::AddClusterSizeTo(CommandLine& line) {
+  line.Section("Cluster");
+  line.Int("--nodes", nodes_, {1, kMaxGpus},
+           "NVLink domains: DGX systems, NVL72 racks, boxes (default: 1, or as the file says)");
+  line.Int("--gpus", gpus_, {1, kMaxGpus},
+           "instead of --nodes: a multiple of a node's GPUs, or fewer than one node's");
+  line.Text("--gpu", "NAME", gpu_, "another GPU in the same nodes (see: describe gpus)");
+}
+
+void JobFlags::AddTrainingTo(CommandLine& line) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  line.Section("Training step");
+  line.Int("--global-batch", global_batch_, {1, kMost}, "sequences in one optimizer step");
+  line.Int("--seq", seq_, {1, kMost}, "tokens of a sequence");
+  line.Enum("--precision", precision_, PrecisionNames(),
+            "of the layers' matrix products (default: bf16)");
+  line.Enum("--mfu-convention", mfu_convention_, MfuConventionNames(),
+            "attention FLOPs in MFU halved by the causal mask, or not (default: causal)");
+  line.Section("Memory choices");
+  line.Enum("--state", state_, StateSchemeNames(),
+            "BF16 copy and fp32 master, or PyTorch FSDP's fp32 shard (default: megatron)");
+  line.Choice(
+      "--gradient-dtype", {"fp32", "bf16"},
+      [this](std::size_t i) { gradient_bytes_ = i == 0 ? 4 : 2; },
+      "of the gradients that are kept (default: fp32)");
+  line.Choice(
+      "--moment-dtype", {"fp32", "bf16"}, [this](std::size_t i) { moment_bytes_ = i == 0 ? 8 : 4; },
+      "of Adam's two moments (default: fp32)");
+  line.Switch("--flash-attention", flash_attention_, "keep no attention scores (default: yes)");
+  line.Switch("--fused-swiglu", fused_swiglu_,
+              "recompute the gated product instead of keeping it (default: no)");
+  line.Switch("--fused-cross-entropy", fused_cross_entropy_,
+              "keep no fp32 copy of the logits (default: no)");
+  line.Section("Overlap and experts");
+  line.Switch("--overlap-grad-reduce", overlap_grad_reduce_,
+              "reduce gradients under the backward pass (default: yes)");
+  line.Switch("--overlap-param-gather", overlap_param_gather_,
+              "gather sharded parameters under the forward pass (default: yes)");
+  line.Switch("--overlap-p2p", overlap_p2p_,
+              "pipeline sends under compute, interleaved schedule only (default: yes)");
+  line.Switch("--tp-comm-overlap", tp_comm_overlap_,
+              "tensor-parallel collectives under their matrix products (default: no)");
+  line.Switch("--expert-overlap", expert_overlap_,
+              "all-to-all under other micro-batches' compute (default: no)");
+  line.Choice(
+      "--moe-dispatcher", {"alltoall", "deepep"},
+      [this](std::size_t i) {
+        moe_dispatcher_ = i == 0 ? MoeDispatcher::kAllToAll : MoeDispatcher::kDeepEp;
+      },
+      "one copy of a token for each expert, or for each GPU and domain with one (default: "
+      "alltoall)");
+  line.Number("--moe-imbalance", moe_imbalance_, {.min = 1, .max = 1000},
+              "tokens of the fullest expert rank over the mean (default: 1)");
+}
+
+void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
+  const bool shape = layers_ || hidden_ || heads_;
+  const bool detail = kv_heads_ || head_dim_ || ffn_ || vocab_ || max_positions_ || swiglu_ ||
+                      rms_norm_ || rope_ || untied_ || bias_ || dropout_;
+  if (model_ && (shape || detail)) {
+    line.Problem("--model", "a shape (--layers, --hidden, ...) is given too; give one of them");
+    return;
+  }
+  if (model_) {
+    try {
+      job.model = LoadModel(*model_);
+      job.has_model = true;
+    } catch (const ConfigError& error) {
+      NoteError(line, "--model", error);
+    }
+  } else if (shape || detail) {
+    const std::pair<const char*, bool> needed[] = {
+        {"--layers", layers_.has_value()},
+        {"--hidden", hidden_.has_value()},
+        {"--heads", heads_.has_value()},
+    };
+    bool whole = true;
+    for (const auto& [name, given] : needed) {
+      if (!given) line.Problem(name, "missing; a model's shape needs --layers, --hidden, --heads");
+      whole = whole && given;
+    }
+    if (!whole) return;
+    GptShapeOptions o{.num_layers = static_cast<int>(*layers_),
+                      .hidden_size = *hidden_,
+                      .num_attention_heads = static_cast<int>(*heads_)};
+    Override(o.num_query_groups, kv_heads_);
+    Override(o.kv_channels, head_dim_);
+    Override(o.ffn_hidden_size, ffn_);
+    Override(o.vocab_size, vocab_);
+    if (seq_ && !rope_) o.max_position_embeddings = std::max(o.max_position_embeddings, *seq_);
+    Override(o.max_position_embeddings, max_positions_);
+    o.swiglu = swiglu_;
+    o.rms_norm = rms_norm_;
+    o.rope = rope_;
+    Override(o.bias, bias_);
+    Override(o.dropout, dropout_);
+    o.tied_embeddings = !untied_;
+    try {
+      job.model = GptShape(o);
+      job.has_model = true;
+    } catch (const ConfigError& error) {
+      NoteError(line, "", error);
+    }
+  } else if (!job.has_model) {
+    line.Problem("--model",
+                 "missing; give a preset or a path, or a shape by --layers, --hidden and --heads");
+  }
+}
+
+void JobFlags::ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const {
+  const int of_node = cluster.gpus_per_node;
+  if (*gpus_ % of_node == 0) {
+    cluster.nodes = static_cast<int>(*gpus_ / of_node);
+  } else if (*gpus_ < of_node) {
+    const ClusterConfig part = PartOfNode(cluster, static_cast<int>(*gpus_));
+    for (const ClusterProblem& problem : Inconsistencies(part)) {
+      line.Problem("--gpus",
+                   fmt::format("{} of the {} GPUs of a {} node cannot stand alone: {}: {}", *gpus_,
+                               of_node, cluster.name, problem.field, problem.what));
+    }
+    cluster = part;
+  } else {
+    const std::int64_t below = *gpus_ / of_node * of_node;
+    line.Problem("--gpus",
+                 fmt::format("expected a multiple of the {} GPUs of a {} node ({}, {}), got \"{}\"",
+                             of_node, cluster.name, below, below + of_node, *gpus_));
+  }
+}
+
+void JobFlags::ResolveCluster(CommandLine& line, Job& job) const {
+  if (cluster_) {
+    try {
+      job.cluster = LoadCluster(*cluster_);
+      job.has_cluster = true;
+    } catch (const ConfigError& error) {
+      NoteError(line, "--cluster", error);
+      job.has_cluster = false;
+    }
+  } else if (!job.has_cluster) {
+    line.Problem("--cluster", "missing; give a preset or a JSON file");
+  }
+  if (job.has_cluster) Resize(line, job.cluster);
+}
+
+ClusterConfig JobFlags::ResolveCluster(CommandLine& line, const std::string& name) const {
+  ClusterConfig cluster = LoadCluster(name);
+  Resize(line, cluster);
+  line.ThrowIfProblems();
+  return cluster;
+}
+
+void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster) const {
+  if (gpu_) {
+    try {
+      cluster.gpu = FindGpu(*gpu_);
+    } catch (const ConfigError& error) {
+      NoteError(line, "--gpu", error);
+    }
+  }
+  if (nodes_ && gpus_) {
+    line.Problem("--gpus", "--nodes is given too; give one of them");
+  } else if (gpus_) {
+    ResizeByGpus(line, cluster);
+  } else if (nodes_) {  // what the file says has been checked with the file
+    cluster.nodes = static_cast<int>(*nodes_);
+    for (const ClusterProblem& problem : Inconsistencies(cluster)) {
+      line.Problem("--nodes", fmt::format("{} of {}: {}: {}", Counted(*nodes_, "node"),
+                                          cluster.name, problem.field, problem.what));
+    }
+  }
+}
+
+void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
+  TrainingConfig& t = job.training;
+  Override(t.global_batch_size, global_batch_);
+  Override(t.seq_length, seq_);
+  Override(t.precision, precision_);
+  Override(t.state, state_);
+  Override(t.gradient_bytes, gradient_bytes_);
+  Override(t.moment_bytes, moment_bytes_);
+  Override(t.flash_attention, flash_attention_);
+  Override(t.fused_swiglu, fused_swiglu_);
+  Override(t.fused_cross_entropy, fused_cross_entropy_);
+  Override(t.moe_imbalance, moe_imbalance_);
+  Override(t.overlap_grad_reduce, overlap_grad_reduce_);
+  Override(t.overlap_param_gather, overlap_param_gather_);
+  Override(t.overlap_p2p, overlap_p2p_);
+  Override(t.tp_comm_overlap, tp_comm_overlap_);
+  Override(t.expert_overlap, expert_overlap_);
+  Override(t.moe_dispatcher, moe_dispatcher_);
+  Override(t.mfu_convention, mfu_convention_);
+  job.has_training = true;
+  if (t.global_batch_size == 0) {
+    line.Problem("--global-batch", "missing; give the sequences of one optimizer step");
+  }
+  if (t.seq_length == 0) line.Problem("--seq", "missing; give the tokens of a sequence");
+  if (job.has_model && job.model.position_embedding == PositionEmbedding::kLearned &&
+      job.model.max_position_embeddings > 0 && t.seq_length > job.model.max_position_embeddings) {
+    line.Problem("--seq",
+                 fmt::format("expected at most the {} learned positions of {}, got \"{}\"",
+                             job.model.max_position_embeddings, job.model.name, t.seq_length));
+  }
+}
+
+Job JobFlags::Resolve(CommandLine& line) const {
+  Job job;
+  bool read = true;
+  if (!files_.empty()) {
+    try {
+      job = ReadJob(files_.front());
+    } catch (const ConfigError& error) {
+      NoteError(line, "", error);
+      read = false;
+    }
+  }
+  if (!read) {
+    // What the file would have given is not known: only look at what flags give.
+    Job rest;
+    rest.has_model = rest.has_cluster = true;
+    rest.training = {.global_batch_size = 1, .seq_length = 1};
+    rest.cluster.gpus_per_node = 1;
+    if (model_ || layers_ || hidden_ || heads_) ResolveModel(line, rest);
+    if (cluster_ || gpu_) ResolveCluster(line, rest);
+    return job;
+  }
+  ResolveModel(line, job);
+  ResolveCluster(line, job);
+  ResolveTraining(line, job);
+  return job;
+}
+
+}  // namespace millwright

@@ -1,0 +1,67 @@
+// The question that plan and estimate share: a job file, and flags over it.
+//
+// Flags override the file's fields one by one.  --gpus below one node's makes a smaller node.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "planner/job.h"
+
+namespace millwright {
+
+class JobFlags {
+ public:
+  // Adds the options; this must outlive the command line.
+  void AddTo(CommandLine& line);
+  // The size and GPU of a cluster alone, for `describe`.
+  void AddClusterSizeTo(CommandLine& line);
+
+  // The whole question.  What is wrong or missing goes to `line`; the job is to be used only
+  // where it has no problems.
+  Job Resolve(CommandLine& line) const;
+
+  // The cluster of that name with the size and GPU given; ConfigError with every problem.
+  ClusterConfig ResolveCluster(CommandLine& line, const std::string& name) const;
+
+  // Whether the cluster's size was given here, not by the job file.
+  bool sizes_cluster() const { return nodes_ || gpus_ || cluster_; }
+
+ private:
+  void AddModelTo(CommandLine& line);
+  void AddTrainingTo(CommandLine& line);
+  void ResolveModel(CommandLine& line, Job& job) const;
+  void ResolveCluster(CommandLine& line, Job& job) const;
+  void Resize(CommandLine& line, ClusterConfig& cluster) const;
+  void ResolveTraining(CommandLine& line, Job& job) const;
+  void ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const;
+
+  std::vector<std::string> files_;
+  std::optional<std::string> model_, cluster_, gpu_;
+
+  // A GPT shape.
+  std::optional<std::int64_t> layers_, hidden_, heads_, kv_heads_, head_dim_, ffn_, vocab_,
+      max_positions_;
+  bool swiglu_ = false, rms_norm_ = false, rope_ = false, untied_ = false;
+  std::optional<bool> bias_, dropout_;
+
+  std::optional<std::int64_t> nodes_, gpus_;
+
+  std::optional<std::int64_t> global_batch_, seq_;
+  std::optional<Precision> precision_;
+  std::optional<StateScheme> state_;
+  std::optional<double> gradient_bytes_, moment_bytes_, moe_imbalance_;
+  std::optional<bool> flash_attention_, fused_swiglu_, fused_cross_entropy_;
+  std::optional<bool> overlap_grad_reduce_, overlap_param_gather_, overlap_p2p_, tp_comm_overlap_,
+      expert_overlap_;
+  std::optional<MoeDispatcher> moe_dispatcher_;
+  std::optional<MfuConvention> mfu_convention_;
+};
+
+// Each line of `error` as a problem, behind `option` where it does not say where it is.
+void NoteError(CommandLine& line, std::string_view option, const ConfigError& error);
+
+}  // namespace millwright

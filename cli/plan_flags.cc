@@ -1,0 +1,156 @@
+#include "cli/plan_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "planner/feasibility.h"
+
+namespace millwright {
+namespace {
+
+template <class T>
+void Override(T& field, const std::optional<std::int64_t>& flag) {
+  if (flag) field = static_cast<T>(*flag);
+}
+
+// As tables write it: none, full, full(N), selective(MODULE,...).
+std::optional<Recompute> ParseRecompute(std::string_view text) {
+  Recompute recompute;
+  if (text == "none") return recompute;
+  recompute.granularity = RecomputeGranularity::kFull;
+  if (text == "full") return recompute;
+  const std::size_t open = text.find('(');
+  if (open == text.npos || text.back() != ')') return {};
+  std::string_view inside = text.substr(open + 1, text.size() - open - 2);
+  if (text.substr(0, open) == "full") {
+    constexpr std::int64_t kMostOfStage = kMostLayers;
+    const std::optional<std::int64_t> layers = ParseInteger(inside);
+    if (!layers || *layers < 1 || *layers > kMostOfStage) return {};
+    recompute.full_layers = static_cast<int>(*layers);
+    return recompute;
+  }
+  if (text.substr(0, open) != "selective") return {};
+  recompute.granularity = RecomputeGranularity::kSelective;
+  for (bool last = false; !last;) {
+    const std::size_t comma = inside.find(',');
+    last = comma == inside.npos;
+    const std::string_view word = inside.substr(0, comma);
+    const auto names = RecomputeModuleNames();
+    const auto it =
+        std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.name == word; });
+    if (it == names.end() ||
+        std::count(recompute.modules.begin(), recompute.modules.end(), it->value) > 0) {
+      return {};
+    }
+    recompute.modules.push_back(it->value);
+    if (!last) inside.remove_prefix(comma + 1);
+  }
+  std::sort(recompute.modules.begin(), recompute.modules.end());
+  return recompute;
+}
+
+}  // namespace
+
+void PlanFlags::AddTo(CommandLine& line) {
+  constexpr IntRange kDegree{.min = 1, .max = 1 << 20};
+  line.Section("Plan");
+  line.Int("--tp", tp_, kDegree, "tensor parallel (default: 1)");
+  line.Switch("--sp", sp_, "sequence parallel (default: on with tp, where the model allows)");
+  line.Int("--cp", cp_, kDegree, "context parallel (default: 1)");
+  line.Enum("--cp-kind", cp_kind_, ContextParallelKindNames(),
+            "how attention crosses context ranks (default: ring)");
+  line.Int("--pp", pp_, kDegree, "pipeline parallel (default: 1)");
+  line.Int("--vpp", vpp_, kDegree, "virtual stages of a pipeline rank (default: 1)");
+  line.Int("--dp", dp_, kDegree, "data parallel (default: what is left of the GPUs)");
+  line.Int("--ep", ep_, kDegree, "expert parallel (default: 1)");
+  line.Int("--etp", etp_, kDegree, "expert tensor parallel (default: 1)");
+  line.Int("--micro-batch", micro_batch_, kDegree, "sequences in a micro-batch (default: 1)");
+  line.Int("--zero", zero_, {0, 3},
+           "sharded over data parallel ranks: 1 optimizer, 2 gradients too, 3 weights too "
+           "(default: 1)");
+  line.Int("--zero-shard", zero_shard_, {0, 1 << 20},
+           "ranks that hold one copy of what is sharded, HSDP (default: 0, all of them)");
+  line.Text("--recompute", "WHAT", recompute_,
+            "none, full, full(N) of the first N layers of a stage, or selective(MODULE,...) "
+            "(default: none)");
+  line.Int("--recompute-layers", recompute_layers_, {1, 10'000}, "N of --recompute full");
+  line.Text("--recompute-modules", "MODULE,...", recompute_modules_,
+            "of --recompute selective: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj");
+  line.Enum("--schedule", schedule_, ScheduleNames(),
+            "of the pipeline (default: interleaved with vpp above 1, else 1f1b)");
+}
+
+void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const {
+  // As the filters of `plan` write it; one is made of up to three flags.
+  if (!recompute_) {
+    if (recompute_layers_) line.Problem("--recompute-layers", "needs --recompute full");
+    if (recompute_modules_) line.Problem("--recompute-modules", "needs --recompute selective");
+    return;
+  }
+  std::string text = *recompute_;
+  if (recompute_layers_) {
+    if (text != "full") {
+      line.Problem("--recompute-layers",
+                   fmt::format("needs --recompute full, got \"{}\"", *recompute_));
+      return;
+    }
+    text = fmt::format("full({})", *recompute_layers_);
+  }
+  if (recompute_modules_) {
+    if (text != "selective") {
+      line.Problem("--recompute-modules",
+                   fmt::format("needs --recompute selective, got \"{}\"", *recompute_));
+      return;
+    }
+    text = fmt::format("selective({})", *recompute_modules_);
+  }
+  if (const std::optional<Recompute> parsed = ParseRecompute(text)) {
+    recompute = *parsed;
+  } else if (text == "selective") {
+    line.Problem("--recompute", "selective needs its modules: selective(MODULE,...)");
+  } else {
+    line.Problem("--recompute",
+                 fmt::format("expected none, full, full(N) or selective(MODULE,...) of core_attn, "
+                             "mlp, moe, moe_act, layernorm, mla_up_proj, got \"{}\"",
+                             text));
+  }
+}
+
+ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluster_resized) const {
+  ParallelConfig p = job.has_parallel ? job.parallel : ParallelConfig{};
+  Override(p.tensor, tp_);
+  Override(p.context, cp_);
+  Override(p.pipeline, pp_);
+  Override(p.virtual_stages, vpp_);
+  Override(p.expert, ep_);
+  Override(p.expert_tensor, etp_);
+  Override(p.micro_batch_size, micro_batch_);
+  Override(p.zero, zero_);
+  Override(p.zero_shard, zero_shard_);
+  if (cp_kind_) p.context_kind = *cp_kind_;
+  ResolveRecompute(line, p.recompute);
+
+  if (schedule_) {
+    p.schedule = *schedule_;
+  } else if (vpp_ || !job.has_parallel) {
+    p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  }
+  if (line.HasProblems()) return p;  // what follows looks at the question
+
+  if (sp_) {
+    p.sequence_parallel = *sp_;
+  } else if (tp_ || !job.has_parallel) {
+    p.sequence_parallel = p.tensor > 1 && !CheckContext(job.model, job.training, p.tensor, true,
+                                                        p.context, p.context_kind);
+  }
+  if (dp_) {
+    p.data = static_cast<int>(*dp_);
+  } else if (tp_ || cp_ || pp_ || cluster_resized || !job.has_parallel) {
+    const double model_ranks = 1.0 * p.tensor * p.context * p.pipeline;
+    p.data = std::max(1, static_cast<int>(double(job.cluster.gpus()) / model_ranks));
+  }
+  return p;
+}
+
+}  // namespace millwright

@@ -1,0 +1,35 @@
+// One plan by flags: its degrees, sharding and recomputation, over those of a job file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/command_line.h"
+#include "cli/job_flags.h"
+#include "core/parallel.h"
+#include "planner/job.h"
+
+namespace millwright {
+
+class PlanFlags {
+ public:
+  void AddTo(CommandLine& line);  // this must outlive the command line
+
+  // The plan, over `job.parallel` where the job has one.  Left open: dp is what is left of the
+  // GPUs, the schedule follows from vpp, sequence parallelism is on where model and sequence
+  // allow it, ZeRO is 1.  What is wrong goes to `line`.
+  ParallelConfig Resolve(CommandLine& line, const Job& job, bool cluster_resized) const;
+
+ private:
+  void ResolveRecompute(CommandLine& line, Recompute& recompute) const;
+
+  std::optional<std::int64_t> tp_, cp_, pp_, vpp_, dp_, ep_, etp_, micro_batch_, zero_, zero_shard_,
+      recompute_layers_;
+  std::optional<bool> sp_;
+  std::optional<ContextParallelKind> cp_kind_;
+  std::optional<Schedule> schedule_;
+  std::optional<std::string> recompute_, recompute_modules_;
+};
+
+}  // namespace millwright

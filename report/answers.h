@@ -1,0 +1,39 @@
+// What plan and estimate have found out, before it is text or JSON.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "planner/job.h"
+#include "planner/remedies.h"
+#include "planner/search.h"
+
+namespace millwright {
+
+// What becomes of one plan, or of the best of those that --explain allows.
+struct Explanation {
+  std::string asked;             // the text of --explain
+  std::optional<Estimate> plan;  // costed, where there is one; it may not fit
+  bool fits = false;
+  std::string why_not;  // where it is rejected before it is costed
+  SearchResult result;  // of the narrowed search
+};
+
+struct PlanAnswer {
+  Job job;  // the question
+  double memory_margin = 0;
+  std::vector<std::string> require, forbid;  // as given
+  SearchResult result;
+  std::vector<Estimate> plans;   // of result.plans
+  std::vector<Estimate> pareto;  // of result.pareto
+  std::optional<Estimate> nearest_miss;
+  std::vector<Remedy> remedies;
+  std::string why_not;  // where everything is rejected before it is costed
+  std::optional<Explanation> explanation;
+  double search_seconds = 0;  // wall time, the only part that differs between runs
+  int threads = 0;            // as asked; 0: one a core
+};
+
+}  // namespace millwright

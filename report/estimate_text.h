@@ -1,0 +1,35 @@
+// One plan, costed, as text: what the step takes by item, what each stage holds by item.
+#pragma once
+
+#include <string>
+
+#include "planner/estimator.h"
+#include "planner/job.h"
+#include "report/text.h"
+
+namespace millwright {
+
+// "tp4 sp pp4 vpp10 dp8 mbs1 zero1 selective(mlp)": degrees of 1 are left out but tp, pp, dp.
+std::string BriefName(const ParallelConfig& plan);
+
+std::string GiB(Bytes bytes);           // "75.5 GiB", small ones in MiB, "-" for none
+std::string FormatRate(double tokens);  // "1,103"
+std::string PerStep(Seconds seconds);   // "59.4 s", "-" for none
+
+// The sentence of the result: "59.4 s a step, 1,103 tokens/s/GPU, 50.1% MFU, 75.5 of 79.6 GiB".
+std::string ResultSentence(const Estimate& estimate);
+// "stage 0 needs 175.2 GiB, 95.6 GiB more than the 79.6 GiB of an H100-SXM; most of it is the
+// optimizer state (98.6 GiB)".
+std::string MissSentence(const Estimate& estimate, Bytes limit, const GpuSpec& gpu);
+
+// The question restated, a labelled line each; `search` says what a search was told besides.
+std::string QuestionText(const Job& job, const Style& style, const std::string& search = {});
+// Every degree of the plan and its result.
+std::string PlanText(const Estimate& estimate, const Style& style);
+std::string TimeText(const Estimate& estimate, const Style& style);
+std::string MemoryText(const Estimate& estimate, const Style& style);
+
+// `millwright estimate`.
+std::string EstimateText(const Job& job, const Estimate& estimate, const Style& style);
+
+}  // namespace millwright

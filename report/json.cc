@@ -1,0 +1,178 @@
+#include "report/json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/parameters.h"
+
+namespace millwright {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class E>
+std::string NameIn(std::span<const EnumName<E>> names, E value) {
+  for (const auto& n : names) {
+    if (n.value == value) return std::string(n.name);
+  }
+  return {};
+}
+
+std::string Key(std::string_view key) { return std::string(key); }
+
+Json ToJson(const ParallelConfig& p) {
+  return {{"tp", p.tensor},
+          {"sp", p.sequence_parallel},
+          {"cp", p.context},
+          {"cp_kind", NameIn(ContextParallelKindNames(), p.context_kind)},
+          {"pp", p.pipeline},
+          {"vpp", p.virtual_stages},
+          {"dp", p.data},
+          {"ep", p.expert},
+          {"etp", p.expert_tensor},
+          {"micro_batch", p.micro_batch_size},
+          {"zero", p.zero},
+          {"zero_shard", p.zero_shard},
+          {"recompute", ShortName(p.recompute)},
+          {"schedule", NameIn(ScheduleNames(), p.schedule)}};
+}
+
+Json ToJson(const Estimate& e, const TrainingConfig& training, Bytes limit) {
+  Json time, stages = Json::array();
+  for (int i = 0; i < kTimeItems; ++i) {
+    const auto item = static_cast<TimeItem>(i);
+    time[Key(JsonKey(item))] = e.time[item].value;
+  }
+  time["total"] = e.step.value;
+  Bytes allocated;
+  for (const StageMemory& stage : e.memory) {
+    Json one = {{"stage", stage.stage}, {"total_bytes", stage.total().value}};
+    for (int i = 0; i < kMemoryItems; ++i) {
+      const auto item = static_cast<MemoryItem>(i);
+      one[Key(JsonKey(item))] = stage[item].value;
+    }
+    stages.push_back(std::move(one));
+    allocated = std::max(allocated, stage.allocated());
+  }
+  return {{"step_time_s", e.step.value},
+          {"tokens_per_s_per_gpu", e.tokens_per_second_per_gpu},
+          {"model_tflops_per_gpu", e.model_flops_per_gpu.value / 1e12},
+          {"mfu", e.mfu},
+          {"hfu", e.hfu},
+          {"mfu_convention", NameIn(MfuConventionNames(), training.mfu_convention)},
+          {"fits", e.peak <= limit},
+          {"plan", ToJson(e.plan)},
+          {"micro_batches", e.micro_batches},
+          {"time", std::move(time)},
+          {"memory",
+           {{"peak_bytes", e.peak.value},
+            {"capacity_bytes", e.capacity.value},
+            {"peak_stage", e.peak_stage},
+            {"largest_item", Key(JsonKey(e.memory[std::size_t(e.peak_stage)].largest()))},
+            {"allocated_bytes", allocated.value},
+            {"stages", std::move(stages)}}}};
+}
+
+template <class Each>
+Json ToArray(const auto& items, const Each& each) {
+  Json array = Json::array();
+  for (const auto& item : items) array.push_back(each(item));
+  return array;
+}
+
+Json ModelJson(const ModelConfig& model) {
+  const ParameterCount parameters = CountParameters(model);
+  return {{"name", model.name},
+          {"parameters", {{"total", parameters.total}, {"active", parameters.active}}}};
+}
+
+Json QuestionJson(const Job& job) {
+  TrainingConfig training = job.training;
+  return {{"model", ModelJson(job.model)},
+          {"cluster",
+           {{"name", job.cluster.name},
+            {"nodes", job.cluster.nodes},
+            {"gpus", job.cluster.gpus()},
+            {"gpu", job.cluster.gpu.name}}},
+          {"training", Json::parse(WriteConfig([&](ConfigIo& io) { Fields(io, training); }))}};
+}
+
+Json Counts(const SearchResult& result) {
+  Json rejected = Json::object(), out_of_memory = Json::object();
+  for (int i = 0; i < kRejectionReasons; ++i) {
+    const std::int64_t count = result.rejected[std::size_t(i)];
+    if (count > 0) rejected[Key(JsonKey(static_cast<RejectionReason>(i)))] = count;
+  }
+  for (int i = 0; i < kMemoryItems; ++i) {
+    const std::int64_t count = result.out_of_memory[std::size_t(i)];
+    if (count > 0) out_of_memory[Key(JsonKey(static_cast<MemoryItem>(i)))] = count;
+  }
+  return {{"searched", result.searched},
+          {"rejected", std::move(rejected)},
+          {"out_of_memory", std::move(out_of_memory)}};
+}
+
+// Names come from files, and files may hold anything: what is not UTF-8 is replaced.
+std::string Dump(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace
+
+std::string PlanAnswerJson(const PlanAnswer& answer) {
+  const Bytes limit = answer.result.memory_limit;
+  const auto estimate = [&](const Estimate& e) { return ToJson(e, answer.job.training, limit); };
+  Json json;
+  json["question"] = QuestionJson(answer.job);
+  json["question"]["memory_margin"] = answer.memory_margin;
+  json["question"]["require"] = answer.require;
+  json["question"]["forbid"] = answer.forbid;
+  json["fits"] = !answer.plans.empty();
+  json["memory_limit_bytes"] = limit.value;
+  json["plans"] = ToArray(answer.plans, estimate);
+  json["pareto"] = ToArray(answer.pareto, estimate);
+  json.update(Counts(answer.result));
+  json["reason"] = answer.why_not.empty() ? Json(nullptr) : Json(answer.why_not);
+  json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);
+  json["remedies"] = ToArray(answer.remedies, [](const Remedy& r) {
+    return Json{{"change", r.change},
+                {"plan", ToJson(r.plan.plan)},
+                {"step_time_s", r.plan.step.value},
+                {"peak_bytes", r.plan.peak.value}};
+  });
+  if (answer.explanation) {
+    const Explanation& x = *answer.explanation;
+    Json one = {{"asked", x.asked},
+                {"fits", x.fits},
+                {"reason", x.why_not.empty() ? Json(nullptr) : Json(x.why_not)},
+                {"estimate", x.plan ? estimate(*x.plan) : Json(nullptr)}};
+    if (x.plan && !answer.plans.empty()) {
+      const Estimate& best = answer.plans.front();
+      Json lost;
+      for (int i = 0; i < kTimeItems; ++i) {
+        const auto item = static_cast<TimeItem>(i);
+        lost[Key(JsonKey(item))] = (x.plan->time[item] - best.time[item]).value;
+      }
+      lost["total"] = (x.plan->step - best.step).value;
+      one["lost_to_best_s"] = std::move(lost);
+    }
+    one.update(Counts(x.result));
+    json["explain"] = std::move(one);
+  }
+  json["timing"] = {{"search_s", answer.search_seconds}, {"threads", answer.threads}};
+  return Dump(json);
+}
+
+std::string EstimateJson(const Job& job, const Estimate& e) {
+  Json json = ToJson(e, job.training, e.capacity);
+  json["question"] = QuestionJson(job);
+  return Dump(json);
+}
+
+std::string RejectedEstimateJson(const Job& job, const Rejection& rejection) {
+  return Dump({{"fits", false},
+               {"rejected", {{std::string(JsonKey(rejection.reason)), rejection.detail}}},
+               {"plan", ToJson(job.parallel)},
+               {"question", QuestionJson(job)}});
+}
+
+}  // namespace millwright

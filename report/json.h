@@ -1,0 +1,17 @@
+// The answers as JSON, for programs: bytes, seconds, FLOPs and shares, unrounded.
+//
+// The same question gives the same bytes, but for `timing`.
+#pragma once
+
+#include <string>
+
+#include "report/answers.h"
+
+namespace millwright {
+
+std::string PlanAnswerJson(const PlanAnswer& answer);
+std::string EstimateJson(const Job& job, const Estimate& estimate);
+// A plan that is rejected before it is costed.
+std::string RejectedEstimateJson(const Job& job, const Rejection& rejection);
+
+}  // namespace millwright

@@ -1,0 +1,308 @@
+#include "report/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/unit_text.h"
+#include "report/estimate_text.h"
+
+namespace millwright {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+std::string SignedSeconds(Seconds s) {
+  if (s == Seconds(0)) return "-";
+  return Signed(FormatSeconds(Seconds(std::abs(s.value))), s < Seconds(0));
+}
+std::string SignedGiB(Bytes b) {
+  constexpr double kLeast = 0.05;  // rounds to nothing
+  const double gib = b.value / kGiB;
+  return std::abs(gib) < kLeast ? "-" : fmt::format("{:+.1f} GiB", gib);
+}
+
+// Of rejected counts, the largest first; equal ones stay in order.
+template <class Reason, std::size_t kCount>
+std::vector<std::pair<Reason, std::int64_t>> Largest(const std::array<std::int64_t, kCount>& of) {
+  std::vector<std::pair<Reason, std::int64_t>> sorted;
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (of[i] > 0) sorted.emplace_back(static_cast<Reason>(i), of[i]);
+  }
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return sorted;
+}
+
+// The modules of selective recompute speak for themselves.
+std::string RecomputeCell(const Recompute& recompute) {
+  std::string name = ShortName(recompute);
+  constexpr std::string_view kSelective = "selective(";
+  if (!name.starts_with(kSelective)) return name;
+  return name.substr(kSelective.size(), name.size() - kSelective.size() - 1);
+}
+
+std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) {
+  constexpr std::size_t kMost = 10;
+  TextTable table;
+  table.Column("step");
+  table.Column("memory");
+  table.Column("free");
+  table.Column("plan", Align::kLeft);
+  const std::size_t shown = std::min(kMost, pareto.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    // First and last always, the others evenly between.
+    const Estimate& e = pareto[shown == 1 ? 0 : i * (pareto.size() - 1) / (shown - 1)];
+    table.Row({PerStep(e.step), GiB(e.peak), GiB(e.capacity - e.peak), BriefName(e.plan)});
+  }
+  std::string text =
+      Bold("What less memory costs: no plan is both faster and smaller than these", style) + '\n' +
+      table.Text(style, 2);
+  if (shown < pareto.size()) {
+    text += fmt::format("  ({} of {}; --json has all)\n", shown, pareto.size());
+  }
+  return text;
+}
+
+std::string SearchedText(const PlanAnswer& answer) {
+  std::string text =
+      fmt::format("at least {:g}% of the memory left free", 100 * answer.memory_margin);
+  for (const std::string& one : answer.require) text += fmt::format(", only {}", one);
+  for (const std::string& one : answer.forbid) text += fmt::format(", not {}", one);
+  return text;
+}
+
+std::string RemediesText(const PlanAnswer& answer, const Style& style) {
+  std::string text = Bold("What would make it fit", style) + '\n';
+  if (answer.remedies.empty()) {
+    return text +
+           "  Nothing that was tried: more nodes up to 64 times as many, or narrower state.\n";
+  }
+  TextTable table;
+  table.Column("", Align::kLeft);
+  table.Column("", Align::kLeft);
+  for (const Remedy& remedy : answer.remedies) {
+    table.Row({remedy.change, fmt::format("{}: {} a step, {}", BriefName(remedy.plan.plan),
+                                          PerStep(remedy.plan.step), GiB(remedy.plan.peak))});
+  }
+  return text + table.Text(style, 2);
+}
+
+std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
+  const ClusterConfig& cluster = answer.job.cluster;
+  std::string sentence;
+  if (answer.nearest_miss) {
+    sentence = fmt::format(
+        "No plan fits {} on {} GPUs. The one that needs least memory is {}: {}.",
+        answer.job.model.name, FormatInteger(cluster.gpus()), BriefName(answer.nearest_miss->plan),
+        MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
+  } else if (!answer.why_not.empty()) {
+    sentence = fmt::format("No plan: {}.", answer.why_not);
+  } else {
+    sentence = fmt::format("No plan: every way to cut {} over {} GPUs is ruled out; see below.",
+                           answer.job.model.name, FormatInteger(cluster.gpus()));
+  }
+  std::string text = Bold(Wrapped(sentence, style.width, 0), style) + "\n\n" +
+                     QuestionText(answer.job, style, SearchedText(answer));
+  if (answer.nearest_miss) {
+    text += '\n' + RemediesText(answer, style);
+    text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
+            MemoryText(*answer.nearest_miss, style);
+  }
+  if (answer.why_not.empty()) text += '\n' + RejectionText(answer.result, style);
+  return text;
+}
+
+std::string ComparisonText(const Estimate& plan, const Estimate& winner, const Style& style) {
+  TextTable time;
+  time.Column("Time of a step", Align::kLeft);
+  time.Column("this plan");
+  time.Column("best");
+  time.Column("difference");
+  for (int i = 0; i < kTimeItems; ++i) {
+    const auto item = static_cast<TimeItem>(i);
+    const Seconds here = plan.time[item], there = winner.time[item];
+    if (here == Seconds(0) && there == Seconds(0)) continue;
+    time.Row({std::string("  ").append(Name(item)), PerStep(here), PerStep(there),
+              SignedSeconds(here - there)});
+  }
+  time.Row({"  total", PerStep(plan.step), PerStep(winner.step),
+            SignedSeconds(plan.step - winner.step)});
+
+  const StageMemory& here = plan.memory[std::size_t(plan.peak_stage)];
+  const StageMemory& there = winner.memory[std::size_t(winner.peak_stage)];
+  TextTable memory;
+  memory.Column("Memory of the fullest stage", Align::kLeft);
+  memory.Column("this plan");
+  memory.Column("best");
+  memory.Column("difference");
+  for (int i = 0; i < kMemoryItems; ++i) {
+    const auto item = static_cast<MemoryItem>(i);
+    if (here[item] == Bytes(0) && there[item] == Bytes(0)) continue;
+    memory.Row({std::string("  ").append(Name(item)), GiB(here[item]), GiB(there[item]),
+                SignedGiB(here[item] - there[item])});
+  }
+  memory.Row({"  total", GiB(plan.peak), GiB(winner.peak), SignedGiB(plan.peak - winner.peak)});
+  return time.Text(style) + '\n' + memory.Text(style);
+}
+
+std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
+  const Explanation& x = *answer.explanation;
+  const bool winner = !answer.plans.empty();
+  std::string text;
+  if (!x.plan) {
+    const std::string why = x.why_not.empty() ? "every plan under it is ruled out" : x.why_not;
+    text = Bold(Wrapped(fmt::format("{}: no plan: {}.", x.asked, why), style.width, 0), style);
+    text += '\n';
+    if (winner) {
+      text += Wrapped(fmt::format("The best plan without it is {}: {}.",
+                                  BriefName(answer.plans.front().plan),
+                                  ResultSentence(answer.plans.front())),
+                      style.width, 0) +
+              '\n';
+    }
+    text += '\n' + QuestionText(answer.job, style, SearchedText(answer));
+    if (x.why_not.empty()) text += '\n' + RejectionText(x.result, style);
+    return text;
+  }
+  std::string sentence;
+  if (!x.fits) {
+    sentence =
+        fmt::format("{}: does not fit. The plan that needs least memory is {}: {}.", x.asked,
+                    BriefName(x.plan->plan),
+                    MissSentence(*x.plan, answer.result.memory_limit, answer.job.cluster.gpu));
+  } else if (winner && x.plan->plan == answer.plans.front().plan) {
+    sentence = fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(x.plan->plan),
+                           ResultSentence(*x.plan));
+  } else {
+    sentence = fmt::format("{}: {} at best, {}{}{}.", x.asked, BriefName(x.plan->plan),
+                           ResultSentence(*x.plan), winner ? "; " : "",
+                           winner ? LossSentence(*x.plan, answer.plans.front()) : "");
+  }
+  text = Bold(Wrapped(sentence, style.width, 0), style) + '\n';
+  if (winner) {
+    text += Wrapped(fmt::format("The best plan is {}: {}.", BriefName(answer.plans.front().plan),
+                                ResultSentence(answer.plans.front())),
+                    style.width, 0) +
+            '\n';
+  }
+  text += '\n' + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  text += winner ? ComparisonText(*x.plan, answer.plans.front(), style)
+                 : TimeText(*x.plan, style) + '\n' + MemoryText(*x.plan, style);
+  return text;
+}
+
+}  // namespace
+
+std::string PlanTable(const std::vector<Estimate>& plans, const Style& style) {
+  TextTable table;
+  for (const char* title : {"#", "tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs"}) {
+    table.Column(title, Align::kRight, 1);
+  }
+  for (const char* title :
+       {"zero", "step", "tok/s/GPU", "TFLOP/s", "MFU", "HFU", "GiB", "slower"}) {
+    table.Column(title);
+  }
+  table.Column("recompute", Align::kLeft);
+  bool any_ulysses = false;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const Estimate& e = plans[i];
+    const ParallelConfig& p = e.plan;
+    std::string cp = std::to_string(p.context);
+    const bool ulysses = p.context > 1 && p.context_kind == ContextParallelKind::kUlysses;
+    if (ulysses) cp += 'u';
+    any_ulysses = any_ulysses || ulysses;
+    const double behind = e.step / plans.front().step - 1;
+    table.Row(
+        {std::to_string(i + 1), std::to_string(p.tensor), p.sequence_parallel ? "on" : "-", cp,
+         std::to_string(p.pipeline), std::to_string(p.virtual_stages), std::to_string(p.data),
+         std::to_string(p.expert), std::to_string(p.expert_tensor),
+         std::to_string(p.micro_batch_size),
+         p.zero_shard > 0 ? fmt::format("{}/{}", p.zero, p.zero_shard) : std::to_string(p.zero),
+         PerStep(e.step), FormatRate(e.tokens_per_second_per_gpu),
+         fmt::format("{:.0f}", e.model_flops_per_gpu.value / 1e12), Percent(e.mfu), Percent(e.hfu),
+         fmt::format("{:.1f}", e.peak.value / kGiB), i == 0 ? "" : "+" + Percent(behind),
+         RecomputeCell(p.recompute)});
+  }
+  for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
+  table.DropIfAll("sp", "-");
+  table.DropIfAll("recompute", "none");
+  for (const char* title : {"HFU", "TFLOP/s"}) table.DropIfWide(title, style);
+  return table.Text(style) +
+         (any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n" : "");
+}
+
+std::string RejectionText(const SearchResult& result, const Style& style) {
+  std::string text =
+      Bold(fmt::format("{} costed; what was rejected", Counted(result.searched, "plan")), style) +
+      '\n';
+  TextTable table;
+  table.Column("", Align::kRight);
+  table.Column("", Align::kLeft);
+  for (const auto& [reason, count] : Largest<RejectionReason>(result.rejected)) {
+    std::string what(Name(reason));
+    if (reason == RejectionReason::kOutOfMemory) {
+      std::string items;
+      for (const auto& [item, of_item] : Largest<MemoryItem>(result.out_of_memory)) {
+        items +=
+            fmt::format("{}{} {}", items.empty() ? "" : ", ", FormatInteger(of_item), Name(item));
+      }
+      if (!items.empty()) what += fmt::format(" (largest item: {})", items);
+    }
+    table.Row({FormatInteger(count), what});
+  }
+  if (table.rows() == 0) return text + "  nothing\n";
+  return text + table.Text(style, 2);
+}
+
+std::string LossSentence(const Estimate& plan, const Estimate& winner) {
+  const Seconds loss = plan.step - winner.step;
+  std::vector<std::pair<Seconds, TimeItem>> causes;
+  for (int i = 0; i < kTimeItems; ++i) {
+    const auto item = static_cast<TimeItem>(i);
+    causes.emplace_back(plan.time[item] - winner.time[item], item);
+  }
+  std::stable_sort(causes.begin(), causes.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = fmt::format("it loses {} ({}) to the best plan", FormatSeconds(loss),
+                                 Percent(loss / winner.step));
+  // Those that together explain most of it.
+  Seconds named;
+  std::string list;
+  for (const auto& [seconds, item] : causes) {
+    if (seconds <= 0.05 * loss || named >= 0.9 * loss) break;
+    list += fmt::format("{}{} in {}", list.empty() ? "" : ", ", FormatSeconds(seconds), Name(item));
+    named += seconds;
+  }
+  if (!list.empty()) text += ": " + list;
+  const auto& [gain, gained] = causes.back();
+  if (gain < -0.05 * loss) {
+    text += fmt::format(" (and gains {} in {})", FormatSeconds(Seconds(-gain.value)), Name(gained));
+  }
+  return text;
+}
+
+std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
+  if (answer.explanation) return ExplanationText(answer, style);
+  if (answer.plans.empty()) return NoPlanText(answer, style);
+  const Estimate& best = answer.plans.front();
+  std::string text =
+      Bold(Wrapped(fmt::format("Best: {}: {}.", BriefName(best.plan), ResultSentence(best)),
+                   style.width, 0),
+           style) +
+      "\n\n" + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  text += Bold(answer.plans.size() == 1
+                   ? std::string("The fastest layout")
+                   : fmt::format("The {} fastest layouts, each with its best schedule, ZeRO stage "
+                                 "and recomputation",
+                                 answer.plans.size()),
+               style) +
+          '\n' + PlanTable(answer.plans, style) + '\n';
+  text += Bold("The best plan", style) + '\n' + PlanText(best, style) + '\n' +
+          TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
+  text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);
+  return text;
+}
+
+}  // namespace millwright

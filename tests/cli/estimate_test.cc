@@ -1,0 +1,118 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/run_command.h"
+
+namespace millwright {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using Json = nlohmann::ordered_json;
+
+constexpr char kSmall[] =
+    " --model llama-3.1-8b --cluster dgx-h100 --nodes 2 --global-batch 64 --seq 4096";
+
+Json PlanOf(const std::string& flags) {
+  return Json::parse(RunCommand("estimate --json" + flags).out)["plan"];
+}
+
+TEST(Estimate, Defaults) {
+  const Json plan = PlanOf(" --tp 4 --pp 2" + std::string(kSmall));
+  EXPECT_EQ(plan["sp"], true);
+  EXPECT_EQ(plan["dp"], 2);  // 16 / (4 x 2)
+  EXPECT_EQ(plan["zero"], 1);
+  EXPECT_EQ(plan["schedule"], "1f1b");
+  EXPECT_EQ(plan["recompute"], "none");
+  EXPECT_EQ(PlanOf(std::string(kSmall))["sp"], false);  // tp 1 has nothing to shard over
+  EXPECT_EQ(PlanOf(" --tp 4 --no-sp" + std::string(kSmall))["sp"], false);
+  EXPECT_EQ(PlanOf(" --pp 4 --vpp 2" + std::string(kSmall))["schedule"], "interleaved");
+}
+
+TEST(Estimate, RecomputeIsWrittenInTwoWays) {
+  const std::string rest = " --tp 2 --pp 2" + std::string(kSmall);
+  EXPECT_EQ(PlanOf(" --recompute full(3)" + rest)["recompute"], "full(3)");
+  EXPECT_EQ(PlanOf(" --recompute full --recompute-layers 3" + rest)["recompute"], "full(3)");
+  EXPECT_EQ(PlanOf(" --recompute selective(layernorm,mlp)" + rest)["recompute"],
+            "selective(mlp,layernorm)");
+  EXPECT_EQ(PlanOf(" --recompute selective --recompute-modules mlp,layernorm" + rest)["recompute"],
+            "selective(mlp,layernorm)");
+}
+
+TEST(Estimate, FitsAndSaysSo) {
+  const Outcome outcome = RunCommand("estimate --tp 2 --recompute full" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_THAT(outcome.out, StartsWith("tp2 sp pp1 dp8 mbs1 zero1 full: "));
+  EXPECT_THAT(outcome.out, HasSubstr("\nThe plan\n"));
+}
+
+TEST(Estimate, DoesNotFitAndNamesTheItem) {
+  // 70.6e9 parameters x 12 bytes / 8 GPUs = 98.6 GiB of optimizer state on 79.6 GiB.
+  const Outcome outcome = RunCommand(
+      "estimate --model llama-3.1-70b --cluster dgx-h100 --nodes 1 --global-batch 8 --seq 8192 "
+      "--tp 8 --pp 1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, StartsWith("tp8 sp pp1 dp1 mbs1 zero1 does not fit: stage 0 needs "));
+  EXPECT_THAT(outcome.out, HasSubstr("most of it is optimizer state (98.6 GiB)"));
+  EXPECT_THAT(outcome.out, HasSubstr("\nThe plan, if the memory were there\n"));
+}
+
+TEST(Estimate, PlanThatCannotRun) {
+  const Outcome outcome = RunCommand("estimate --tp 3" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out,
+              StartsWith("tp3 pp1 dp5 mbs1 zero1 cannot run: tp 3 x cp 1 x pp 1 x dp 5 is "
+                         "15 GPUs, not 16.\n"));
+  const Json json = Json::parse(
+      RunCommand("estimate --json --tp 8 --dp 2 --zero-shard 5" + std::string(kSmall)).out);
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["rejected"]["zero_shard"],
+            "zero_shard 5 does not divide the 2 data-parallel ranks (dp x cp)");
+}
+
+TEST(Estimate, DeepSeekV3AsPublished) {
+  // arXiv:2412.19437, section 3.2: PP16, EP64, ZeRO-1, no TP, on 2,048 H800; 61 layers over 16
+  // stages are not equal.
+  const Outcome outcome = RunCommand(
+      "estimate --json --model deepseek-v3 --cluster dgx-h800 --nodes 256 --global-batch 15360 "
+      "--seq 4096 --precision fp8 --pp 16 --ep 64 --recompute full");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["plan"]["dp"], 128);
+  EXPECT_EQ(json["memory"]["stages"].size(), 16U);
+  EXPECT_GT(json["time"]["exposed_ep"].get<double>(), 0);
+}
+
+TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
+  const Json json = Json::parse(
+      RunCommand("estimate --json --tp 2 --precision fp8 --gradient-dtype bf16 --moment-dtype bf16 "
+                 "--state fsdp --no-flash-attention --fused-swiglu --fused-cross-entropy "
+                 "--moe-imbalance 1.5 --expert-overlap --tp-comm-overlap --no-overlap-grad-reduce "
+                 "--no-overlap-param-gather --no-overlap-p2p --mfu-convention full" +
+                 std::string(kSmall))
+          .out);
+  const Json& t = json["question"]["training"];
+  EXPECT_EQ(t["precision"], "fp8");
+  EXPECT_EQ(t["gradient_bytes"], 2);
+  EXPECT_EQ(t["moment_bytes"], 4);
+  EXPECT_EQ(t["state"], "fsdp");
+  EXPECT_EQ(t["flash_attention"], false);
+  EXPECT_EQ(t["fused_swiglu"], true);
+  EXPECT_EQ(t["fused_cross_entropy"], true);
+  EXPECT_EQ(t["moe_imbalance"], 1.5);
+  EXPECT_EQ(t["expert_overlap"], true);
+  EXPECT_EQ(t["tp_comm_overlap"], true);
+  EXPECT_EQ(t["overlap_grad_reduce"], false);
+  EXPECT_EQ(t["overlap_param_gather"], false);
+  EXPECT_EQ(t["overlap_p2p"], false);
+  EXPECT_EQ(t["mfu_convention"], "full");
+  EXPECT_EQ(json["mfu_convention"], "full");
+}
+
+}  // namespace
+}  // namespace millwright

@@ -1,0 +1,302 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/run_command.h"
+
+namespace millwright {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using Json = nlohmann::ordered_json;
+
+constexpr char kSmall[] =
+    " --model llama-3.1-8b --cluster dgx-h100 --nodes 2 --global-batch 64 --seq 4096";
+constexpr char kMoe[] =
+    " --model mixtral-8x7b --cluster dgx-h100 --nodes 2 --global-batch 64 --seq 4096";
+// GPT-3 175B needs 18 bytes x 175e9 = 3.15 TB of state with fp32 gradients; 8 A100s have 0.69 TB.
+constexpr char kImpossible[] =
+    " --model gpt3-175b --cluster dgx-a100 --nodes 1 --global-batch 8 --seq 2048";
+
+Json Parsed(const Outcome& outcome) { return Json::parse(outcome.out); }
+
+std::vector<std::string> Keys(const Json& json) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    std::string folder = (std::filesystem::temp_directory_path() / "millwrightXXXXXX").string();
+    folder_ = mkdtemp(folder.data());
+  }
+  ~TemporaryFile() { std::filesystem::remove_all(folder_); }
+  std::string path() const { return (folder_ / "job.json").string(); }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST(Plan, AnswersFirst) {
+  const Outcome outcome = RunCommand("plan" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, StartsWith("Best: tp"));
+  for (const char* part : {"\nModel       llama-3.1-8b, 8.03 B parameters, 32 layers\n",
+                           "\nCluster     2 nodes of dgx-h100, 16 GPUs (H100-SXM, 79.6 GiB)\n",
+                           // 64 x 4,096 = 262,144 tokens.
+                           "\nStep        64 sequences of 4,096 tokens, 262 k tokens in all\n",
+                           "\nSearch      at least 5% of the memory left free\n",
+                           "\nThe 10 fastest layouts, ", "\nTime of a step ", "\nMemory of ",
+                           "\nWhat less memory costs: ", " plans costed; what was rejected\n"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+}
+
+TEST(Plan, NoLineIsWiderThanTheTerminal) {
+  for (const char* question : {kSmall, kMoe, kImpossible}) {
+    std::istringstream lines(RunCommand("plan" + std::string(question)).out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  }
+}
+
+TEST(Plan, JsonKeys) {
+  const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 0);
+  const Json json = Parsed(outcome);
+  EXPECT_THAT(Keys(json), testing::ElementsAre("question", "fits", "memory_limit_bytes", "plans",
+                                               "pareto", "searched", "rejected", "out_of_memory",
+                                               "reason", "nearest_miss", "remedies", "timing"));
+  ASSERT_EQ(json["plans"].size(), 10U);
+  const Json& best = json["plans"][0];
+  EXPECT_THAT(Keys(best),
+              testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+                                   "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
+                                   "time", "memory"));
+  EXPECT_THAT(Keys(best["plan"]),
+              testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
+                                   "micro_batch", "zero", "zero_shard", "recompute", "schedule"));
+  EXPECT_EQ(json["question"]["model"]["parameters"]["total"], 8'030'261'248);
+  // Tokens of a step over its time and 16 GPUs.
+  EXPECT_DOUBLE_EQ(best["tokens_per_s_per_gpu"].get<double>(),
+                   64 * 4096 / best["step_time_s"].get<double>() / 16);
+  double sum = 0;
+  for (const auto& [item, seconds] : best["time"].items()) {
+    if (item != "total") sum += seconds.get<double>();
+  }
+  EXPECT_NEAR(sum, best["step_time_s"].get<double>(), 1e-9);
+  EXPECT_EQ(best["time"]["total"], best["step_time_s"]);
+  double peak = 0;
+  for (const Json& stage : best["memory"]["stages"]) {
+    double items = 0;
+    for (const auto& [item, bytes] : stage.items()) {
+      if (item != "stage" && item != "total_bytes") items += bytes.get<double>();
+    }
+    EXPECT_NEAR(items, stage["total_bytes"].get<double>(), 1);
+    peak = std::max(peak, items);
+  }
+  EXPECT_NEAR(peak, best["memory"]["peak_bytes"].get<double>(), 1);
+  EXPECT_LE(peak, json["memory_limit_bytes"].get<double>());
+}
+
+TEST(Plan, ParetoFrontTradesTimeForMemory) {
+  const Json json = Parsed(RunCommand("plan --json" + std::string(kSmall)));
+  const Json& front = json["pareto"];
+  ASSERT_GT(front.size(), 1U);
+  EXPECT_EQ(front[0]["step_time_s"], json["plans"][0]["step_time_s"]);
+  for (std::size_t i = 1; i < front.size(); ++i) {
+    EXPECT_GT(front[i]["step_time_s"].get<double>(), front[i - 1]["step_time_s"].get<double>());
+    EXPECT_LT(front[i]["memory"]["peak_bytes"].get<double>(),
+              front[i - 1]["memory"]["peak_bytes"].get<double>());
+  }
+}
+
+TEST(Plan, SameBytesForAnyNumberOfThreads) {
+  for (const char* question : {kSmall, kMoe}) {
+    Json first;
+    for (const char* threads : {"1", "2", "2"}) {
+      Json json = Parsed(RunCommand("plan --json --threads " + std::string(threads) + question));
+      json.erase("timing");
+      if (first.is_null()) first = json;
+      EXPECT_EQ(json.dump(), first.dump());
+    }
+    EXPECT_EQ(RunCommand("plan --threads 1" + std::string(question)).out,
+              RunCommand("plan --threads 2" + std::string(question)).out);
+  }
+}
+
+TEST(Plan, OutIsReadBackByEstimate) {
+  for (const char* question : {kSmall, kMoe}) {
+    const TemporaryFile file;
+    const Outcome plan = RunCommand("plan --json --out " + file.path() + question);
+    ASSERT_EQ(plan.code, 0);
+    const Outcome estimate = RunCommand("estimate --json " + file.path());
+    ASSERT_EQ(estimate.code, 0) << estimate.err;
+    const Json best = Parsed(plan)["plans"][0];
+    Json again = Parsed(estimate);
+    again.erase("question");
+    EXPECT_EQ(again.dump(), best.dump());
+    // And by plan, which finds the same.
+    EXPECT_EQ(Parsed(RunCommand("plan --json " + file.path()))["plans"][0].dump(), best.dump());
+  }
+}
+
+TEST(Plan, FlagsOverrideTheJobFile) {
+  const TemporaryFile file;
+  ASSERT_EQ(RunCommand("plan --out " + file.path() + kSmall).code, 0);
+  const Json json = Parsed(RunCommand("plan --json --seq 8192 --nodes 4 " + file.path()));
+  EXPECT_EQ(json["question"]["training"]["seq_length"], 8192);
+  EXPECT_EQ(json["question"]["training"]["global_batch_size"], 64);
+  EXPECT_EQ(json["question"]["cluster"]["gpus"], 32);
+}
+
+TEST(Plan, RequireAndForbid) {
+  const Json json = Parsed(
+      RunCommand("plan --json --top 50 --require tp=2|4,pp=2 --forbid recompute=full,zero=3" +
+                 std::string(kSmall)));
+  ASSERT_GT(json["plans"].size(), 1U);
+  for (const Json& one : json["plans"]) {
+    EXPECT_TRUE(one["plan"]["tp"] == 2 || one["plan"]["tp"] == 4);
+    EXPECT_EQ(one["plan"]["pp"], 2);
+    EXPECT_NE(one["plan"]["zero"], 3);
+    EXPECT_FALSE(one["plan"]["recompute"].get<std::string>().starts_with("full"));
+  }
+  EXPECT_EQ(json["question"]["require"][0], "tp=2|4,pp=2");
+}
+
+TEST(Plan, MemoryMarginIsKept) {
+  // 81,559 MiB x 2^20 x (1 - 0.25)
+  const Json json = Parsed(RunCommand("plan --json --memory-margin 25%" + std::string(kSmall)));
+  EXPECT_DOUBLE_EQ(json["memory_limit_bytes"].get<double>(), 0.75 * 81559 * 1048576);
+  EXPECT_LE(json["plans"][0]["memory"]["peak_bytes"].get<double>(), 0.75 * 81559 * 1048576);
+  Json share = Parsed(RunCommand("plan --json --memory-margin 0.25" + std::string(kSmall)));
+  EXPECT_EQ(share["plans"], json["plans"]);
+}
+
+TEST(Plan, NothingFits) {
+  const Outcome outcome = RunCommand("plan" + std::string(kImpossible));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, StartsWith("No plan fits gpt3-175b on 8 GPUs. The one that needs least "
+                                      "memory is tp8 "));
+  EXPECT_THAT(outcome.out, HasSubstr("\nWhat would make it fit\n"));
+  EXPECT_THAT(outcome.out, HasSubstr(" nodes instead of 1"));
+  EXPECT_THAT(outcome.out, HasSubstr("most of it is optimizer state ("));
+
+  const Json json = Parsed(RunCommand("plan --json" + std::string(kImpossible)));
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["plans"].size(), 0U);
+  EXPECT_EQ(json["nearest_miss"]["fits"], false);
+  EXPECT_EQ(json["nearest_miss"]["memory"]["largest_item"], "optimizer");
+  EXPECT_GT(json["nearest_miss"]["memory"]["peak_bytes"].get<double>(),
+            json["memory_limit_bytes"].get<double>());
+  EXPECT_GE(json["remedies"].size(), 1U);
+}
+
+TEST(Plan, NothingIsWrittenWhereNothingFits) {
+  const TemporaryFile file;
+  const Outcome outcome = RunCommand("plan --out " + file.path() + kImpossible);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "millwright: no plan, so " + file.path() + " is not written\n");
+  EXPECT_FALSE(std::filesystem::exists(file.path()));
+}
+
+TEST(Plan, PrecisionThatTheGpuLacks) {
+  const Outcome outcome = RunCommand("plan --precision nvfp4" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, StartsWith("No plan: H100-SXM has no nvfp4.\n"));
+  const Json json = Parsed(RunCommand("plan --json --precision nvfp4" + std::string(kSmall)));
+  EXPECT_EQ(json["rejected"]["precision"], 1);
+  EXPECT_EQ(json["reason"], "H100-SXM has no nvfp4");
+}
+
+TEST(Plan, PartOfANode) {
+  const Json json = Parsed(RunCommand(
+      "plan --json --model llama-3.1-8b --cluster dgx-h100 --gpus 4 --global-batch 8 --seq 4096"));
+  EXPECT_EQ(json["question"]["cluster"]["nodes"], 1);
+  EXPECT_EQ(json["question"]["cluster"]["gpus"], 4);
+  EXPECT_EQ(json["fits"], true);
+}
+
+TEST(Plan, ShapeByFlags) {
+  // 12 layers of 12 x 768^2 + 13 x 768, tables of (50,304 + 2,048) x 768, a final LayerNorm of
+  // 2 x 768; the head is the embedding.
+  const Json json = Parsed(
+      RunCommand("plan --json --layers 12 --hidden 768 --heads 12 --vocab 50304 --cluster dgx-a100 "
+                 "--global-batch 8 --seq 1024"));
+  EXPECT_EQ(json["question"]["model"]["parameters"]["total"],
+            12 * (12 * 768 * 768 + 13 * 768) + (50'304 + 2'048) * 768 + 2 * 768);
+}
+
+TEST(Explain, ComparesWithTheWinner) {
+  const Outcome outcome = RunCommand("plan --explain tp=8,pp=2" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("tp=8,pp=2: tp8 sp pp2 "));
+  EXPECT_THAT(outcome.out, HasSubstr("it loses "));
+  const Json json = Parsed(RunCommand("plan --json --explain tp=8,pp=2" + std::string(kSmall)));
+  const Json& explain = json["explain"];
+  EXPECT_EQ(explain["estimate"]["plan"]["tp"], 8);
+  EXPECT_EQ(explain["estimate"]["plan"]["pp"], 2);
+  // Item by item, what is lost adds up to the difference of the steps.
+  double lost = 0;
+  for (const auto& [item, seconds] : explain["lost_to_best_s"].items()) {
+    if (item != "total") lost += seconds.get<double>();
+  }
+  const double difference = explain["estimate"]["step_time_s"].get<double>() -
+                            json["plans"][0]["step_time_s"].get<double>();
+  EXPECT_NEAR(lost, difference, 1e-9);
+  EXPECT_GT(difference, 0);
+}
+
+TEST(Explain, TheWinnerItself) {
+  const Json plan = Parsed(RunCommand("plan --json" + std::string(kSmall)))["plans"][0]["plan"];
+  const std::string asked = "tp=" + plan["tp"].dump() + ",pp=" + plan["pp"].dump();
+  const Outcome outcome = RunCommand("plan --explain " + asked + kSmall);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith(asked + ": includes the best plan, tp"));
+}
+
+TEST(Explain, PlansThatCannotBe) {
+  const auto first_line = [](const std::string& asked) {
+    const Outcome outcome = RunCommand("plan --explain " + asked + kSmall);
+    EXPECT_EQ(outcome.code, 1);
+    return outcome.out.substr(0, outcome.out.find('\n'));
+  };
+  // 16 = 3 x 5 + 1; 32 heads; 32 layers.
+  EXPECT_EQ(first_line("tp=3"), "tp=3: no plan: tp 3 x cp 1 x pp 1 x dp 5 is 15 GPUs, not 16.");
+  EXPECT_EQ(first_line("ep=8"), "ep=8: no plan: llama-3.1-8b has no experts for ep 8 and etp 1.");
+  EXPECT_EQ(first_line("pp=16,vpp=4"),
+            "pp=16,vpp=4: no plan: 32 layers are fewer than pp 16 x vpp 4 stages.");
+  EXPECT_EQ(first_line("tp=2,dp=8,micro_batch=16"),
+            "tp=2,dp=8,micro_batch=16: no plan: global batch 64 is not divisible by dp 8 x "
+            "micro-batch 16.");
+}
+
+TEST(Explain, PlanThatTheSearchLeavesOut) {
+  // ZeRO 1 over one data-parallel rank shards nothing; it is still a plan.
+  const Outcome outcome =
+      RunCommand("plan --explain tp=8,pp=2,dp=1,zero=1,vpp=1" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out,
+              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 sp pp2 dp1 mbs1 zero1 at best, "));
+}
+
+TEST(Explain, PlanThatDoesNotFit) {
+  // 18 bytes x 8.03e9 parameters unsharded are 134.6 GiB of state alone.
+  const Outcome outcome = RunCommand("plan --explain tp=1,pp=1,zero=0" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, StartsWith("tp=1,pp=1,zero=0: does not fit. The plan that needs least "
+                                      "memory is tp1 "));
+  EXPECT_THAT(outcome.out, HasSubstr("optimizer state"));
+}
+
+}  // namespace
+}  // namespace millwright

@@ -1,0 +1,115 @@
+#include "report/plan_text.h"
+
+#include <gtest/gtest.h>
+
+#include "report/estimate_text.h"
+
+namespace millwright {
+namespace {
+
+constexpr double kGiB = 1073741824.0;
+
+Estimate Example() {
+  Estimate e;
+  e.plan = {.tensor = 4, .sequence_parallel = true, .pipeline = 2, .data = 16};
+  e.time[TimeItem::kCompute] = Seconds(8);
+  e.time[TimeItem::kTensor] = Seconds(1.5);
+  e.time[TimeItem::kBubble] = Seconds(0.5);
+  e.step = e.time.total();
+  e.memory.resize(2);
+  e.memory[1].stage = 1;
+  e.memory[0][MemoryItem::kWeights] = Bytes(10 * kGiB);
+  e.memory[0][MemoryItem::kOptimizer] = Bytes(60 * kGiB);
+  e.memory[1][MemoryItem::kWeights] = Bytes(10 * kGiB);
+  e.peak = e.memory[0].total();
+  e.capacity = Bytes(80 * kGiB);
+  e.micro_batches = 8;
+  e.tokens_per_second_per_gpu = 1103.4;
+  e.model_flops_per_gpu = FlopsPerSecond(496e12);
+  e.mfu = 0.501;
+  e.hfu = 0.55;
+  return e;
+}
+
+TEST(EstimateText, Sentences) {
+  const Estimate e = Example();
+  EXPECT_EQ(BriefName(e.plan), "tp4 sp pp2 dp16 mbs1 zero1");
+  EXPECT_EQ(ResultSentence(e), "10.0 s a step, 1,103 tokens/s/GPU, 50.1% MFU, 70.0 of 80.0 GiB");
+  GpuSpec gpu;
+  gpu.name = "G";
+  // 70 - 64 = 6; the optimizer has 60 of the 70.
+  EXPECT_EQ(MissSentence(e, Bytes(64 * kGiB), gpu),
+            "stage 0 needs 70.0 GiB, 6.0 GiB more than the 64.0 GiB that the margin leaves of G's "
+            "80.0 GiB; most of it is optimizer state (60.0 GiB)");
+}
+
+TEST(EstimateText, TimeByItem) {
+  EXPECT_EQ(TimeText(Example(), {}),
+            "Time of a step                   10.0 s  share\n"
+            "  compute                        8.00 s  80.0%  ################################\n"
+            "  tensor-parallel communication  1.50 s  15.0%  ######\n"
+            "  pipeline bubble                500 ms   5.0%  ##\n");
+}
+
+TEST(EstimateText, EqualStagesShareALine) {
+  Estimate e = Example();
+  e.memory.push_back(e.memory[1]);
+  e.memory[2].stage = 2;
+  EXPECT_EQ(
+      MemoryText(e, {}),
+      "Memory of the fullest stage, 0  70.0 GiB  of peak\n"
+      "  weights                       10.0 GiB    14.3%  ######\n"
+      "  optimizer state               60.0 GiB    85.7%  ##################################\n"
+      "\n"
+      "Stage, GiB  weights  gradients  optimizer  activations  working set  other  total  "
+      "free\n"
+      "  0            10.0        0.0       60.0          0.0          0.0    0.0   70.0  "
+      "10.0\n"
+      "  1-2          10.0        0.0        0.0          0.0          0.0    0.0   10.0  "
+      "70.0\n");
+}
+
+TEST(PlanText, TableLeavesOutWhatAllShare) {
+  Estimate second = Example();
+  second.plan.context = 2;
+  second.plan.context_kind = ContextParallelKind::kUlysses;
+  second.plan.data = 8;
+  second.plan.recompute = {.granularity = RecomputeGranularity::kSelective,
+                           .modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm}};
+  second.step = Seconds(11);
+  EXPECT_EQ(PlanTable({Example(), second}, {}),
+            "# tp sp cp pp dp mbs zero    step  tok/s/GPU  TFLOP/s    MFU    HFU   GiB  slower  "
+            "recompute\n"
+            "1  4 on  1  2 16   1    1  10.0 s      1,103      496  50.1%  55.0%  70.0          "
+            "none\n"
+            "2  4 on 2u  2  8   1    1  11.0 s      1,103      496  50.1%  55.0%  70.0  +10.0%  "
+            "mlp,layernorm\n"
+            "    (u: Ulysses; other context parallelism is ring)\n");
+}
+
+TEST(PlanText, LossNamesItsCauses) {
+  Estimate plan = Example();
+  plan.time[TimeItem::kCompute] = Seconds(7.5);    // gains 0.5
+  plan.time[TimeItem::kExpert] = Seconds(2);       // loses 2
+  plan.time[TimeItem::kRecompute] = Seconds(0.5);  // loses 0.5
+  plan.step = plan.time.total();                   // 12
+  EXPECT_EQ(LossSentence(plan, Example()),
+            "it loses 2.00 s (20.0%) to the best plan: 2.00 s in expert-parallel communication "
+            "(and gains 500 ms in compute)");
+}
+
+TEST(PlanText, RejectionsLargestFirst) {
+  SearchResult result;
+  result.searched = 1234;
+  result.rejected[static_cast<int>(RejectionReason::kHeads)] = 2;
+  result.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] = 1000;
+  result.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] = 400;
+  result.out_of_memory[static_cast<int>(MemoryItem::kActivations)] = 600;
+  EXPECT_EQ(RejectionText(result, {}),
+            "1,234 plans costed; what was rejected\n"
+            "  1,000  out of memory (largest item: 600 activations, 400 optimizer state)\n"
+            "      2  attention heads not divisible by tp\n");
+}
+
+}  // namespace
+}  // namespace millwright
