@@ -123,13 +123,9 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
               "tensor-parallel collectives under their matrix products (default: no)");
   line.Switch("--expert-overlap", expert_overlap_,
               "all-to-all under other micro-batches' compute (default: no)");
-  line.Choice(
-      "--moe-dispatcher", {"alltoall", "deepep"},
-      [this](std::size_t i) {
-        moe_dispatcher_ = i == 0 ? MoeDispatcher::kAllToAll : MoeDispatcher::kDeepEp;
-      },
-      "one copy of a token for each expert, or for each GPU and domain with one (default: "
-      "alltoall)");
+  line.Enum("--moe-dispatcher", moe_dispatcher_, MoeDispatcherNames(),
+            "one copy of a token for each expert, or for each GPU and domain with one (default: "
+            "alltoall)");
   line.Number("--moe-imbalance", moe_imbalance_, {.min = 1, .max = 1000},
               "tokens of the fullest expert rank over the mean (default: 1)");
 }

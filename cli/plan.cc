@@ -125,7 +125,7 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   } else if (x.result.nearest_miss) {
     x.plan = Itemise(*x.result.nearest_miss);
   } else {
-    // The search leaves out what cannot be better (ZeRO without ranks to shard over, ...); that
+    // The search leaves out what cannot be better (an odd zero_shard, more virtual stages); that
     // is still a plan that can be costed.
     const ParallelConfig plain = Plainest(narrowed.filter, job_);
     if (const Verdict verdict = Check(plain)) {

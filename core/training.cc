@@ -7,6 +7,10 @@ constexpr EnumName<StateScheme> kStateSchemeNames[] = {
     {StateScheme::kMegatron, "megatron"},
     {StateScheme::kFsdp, "fsdp"},
 };
+constexpr EnumName<MoeDispatcher> kMoeDispatcherNames[] = {
+    {MoeDispatcher::kAllToAll, "alltoall"},
+    {MoeDispatcher::kDeepEp, "deepep"},
+};
 constexpr EnumName<MfuConvention> kMfuConventionNames[] = {
     {MfuConvention::kCausal, "causal"},
     {MfuConvention::kFull, "full"},
@@ -15,6 +19,7 @@ constexpr EnumName<MfuConvention> kMfuConventionNames[] = {
 }  // namespace
 
 std::span<const EnumName<StateScheme>> StateSchemeNames() { return kStateSchemeNames; }
+std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames() { return kMoeDispatcherNames; }
 std::span<const EnumName<MfuConvention>> MfuConventionNames() { return kMfuConventionNames; }
 
 void Fields(ConfigIo& io, TrainingConfig& t) {
@@ -55,6 +60,10 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
           "tensor-parallel collectives are split and run under their matrix products");
   io.Bool("expert_overlap", t.expert_overlap,
           "the experts' all-to-all runs under other micro-batches' computation");
+  io.Enum(
+      "moe_dispatcher", t.moe_dispatcher, MoeDispatcherNames(),
+      "how tokens reach their experts: alltoall sends a copy to each of the topk experts, deepep "
+      "one to each destination GPU, and across domains one to each destination domain");
   io.Enum("mfu_convention", t.mfu_convention, MfuConventionNames(),
           "FLOPs of the attention core counted in MFU: causal halves them by the mask, full does "
           "not");

@@ -17,8 +17,8 @@ namespace millwright {
 // GEMM m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)),
 // bytes / (HBM x memory efficiency)), x over m, n, k.
 struct GemmCalibration {
-  double efficiency = 0;   // of the BF16 peak, sustained, as m, n, k grow
-  double roll_off = 0;     // m, n or k at which half the rate is lost
+  double efficiency = 0;  // of the BF16 peak, sustained, as m, n, k grow
+  double roll_off = 0;    // m, n or k at which half the rate is lost
   // Of the BF16 peak too, in low precision, quantisation apart; 0: not measured.
   double fp8_efficiency = 0;
   double mxfp8_efficiency = 0;

@@ -14,12 +14,17 @@ bool LowPrecision(Precision p) {
 double Efficiency(Precision p, const GemmCalibration& g) {
   switch (p) {
     case Precision::kFp32:
-    case Precision::kTf32: return 0;
+    case Precision::kTf32:
+      return 0;
     case Precision::kFp16:
-    case Precision::kBf16: return g.efficiency;
-    case Precision::kFp8: return g.fp8_efficiency;
-    case Precision::kMxfp8: return g.mxfp8_efficiency;
-    case Precision::kNvfp4: return g.nvfp4_efficiency;
+    case Precision::kBf16:
+      return g.efficiency;
+    case Precision::kFp8:
+      return g.fp8_efficiency;
+    case Precision::kMxfp8:
+      return g.mxfp8_efficiency;
+    case Precision::kNvfp4:
+      return g.nvfp4_efficiency;
   }
   return 0;
 }

@@ -91,6 +91,7 @@ std::optional<Recompute> ParseRecompute(std::string_view text, bool& any) {
     case RecomputeGranularity::kNone:
       return {};
     case RecomputeGranularity::kFull: {
+      if (inside == "all") break;
       const auto layers = ParseInt(inside);
       if (!layers || *layers < 1) return {};
       recompute.full_layers = *layers;
@@ -121,7 +122,8 @@ std::string_view AcceptedValues(Knob knob) {
     case Knob::kZeroShard:
       return "an integer >= 0";
     case Knob::kRecompute:
-      return "none, selective, full, full(N) or selective(MODULE,...), modules core_attn, mlp, "
+      return "none, selective, full, full(all), full(N) or selective(MODULE,...), modules "
+             "core_attn, mlp, "
              "moe, moe_act, layernorm, mla_up_proj";
     case Knob::kSchedule:
       return "1f1b or interleaved";

@@ -32,7 +32,7 @@ std::vector<std::string_view> KnobNames();
 class PlanFilter {
  public:
   // Adds "knob=value|value,...".  ConfigError naming `option` and every mistake.  A recompute
-  // value is none, selective, full, full(N) or selective(MODULE,...).
+  // value is none, selective(MODULE,...), full(all) or full(N); without parentheses any such.
   void Require(std::string_view text, std::string_view option = "--require");
   void Forbid(std::string_view text, std::string_view option = "--forbid");
 

@@ -262,7 +262,8 @@ void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
   const int inside =
       std::gcd(data_ranks, std::max(1, space_.cluster.gpus_per_domain() / plan.tensor));
   for (int zero : space_.zeros) {
-    if (zero > 0 && data_ranks == 1) continue;  // nothing to shard over
+    // With nothing to shard over all stages are one.
+    if (data_ranks == 1 && zero != space_.zeros.front()) continue;
     for (int shard : {0, inside}) {
       if (shard > 0 && (zero == 0 || shard == 1 || shard == data_ranks)) continue;
       if (!space_.filter.Allows(Knob::kZeroShard, shard)) continue;
@@ -487,6 +488,11 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
                     const Cluster& cluster, const SearchOptions& options) {
   const PlanFilter& filter = options.filter;
   Findings all;
+  if (const Verdict verdict = CheckPrecision(cluster.gpu(), training)) {
+    SearchResult result;
+    ++result.rejected[static_cast<int>(verdict->reason)];
+    return result;
+  }
   Space space{.model = model,
               .training = training,
               .cluster = cluster,

@@ -468,7 +468,7 @@ std::vector<KnobDoc> KnobDocs() {
         doc.meaning = "ranks that hold one copy of what is sharded (HSDP); 0: all";
         break;
       case Knob::kRecompute:
-        doc.accepted = "none, selective, full, full(N), selective(MODULE,...)";
+        doc.accepted = "none, selective, full, full(all), full(N), selective(MODULE,...)";
         doc.meaning =
             "activations computed again; MODULE is core_attn, mlp, moe, moe_act, layernorm or "
             "mla_up_proj";

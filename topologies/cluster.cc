@@ -205,8 +205,8 @@ struct Cluster::Graph {
   void CheckSize() const {
     const int planes_of_cores = cores > 0 ? std::gcd(spines_per_pod, cores) : 1;
     const int cores_of_plane = cores / planes_of_cores;
-    const double fabric = 1.0 * groups * rails * spines_per_pod +
-                          1.0 * pods * spines_per_pod * cores_of_plane;
+    const double fabric =
+        1.0 * groups * rails * spines_per_pod + 1.0 * pods * spines_per_pod * cores_of_plane;
     if (2 * fabric > kMaxFabricLinks) {
       throw ConfigError(fmt::format(
           "cluster {}: switch_ports: {} ports make a fabric of {:.0f} links, more than the {} "
@@ -722,7 +722,8 @@ struct Cluster::Graph {
   RailSet RailsOf(int first, int stride, int count) const {
     RailSet set;
     for (int i = 0; i < count; ++i) {
-      set.set(static_cast<std::size_t>(rail_of[std::size_t(first) + std::size_t(i) * std::size_t(stride)]));
+      set.set(static_cast<std::size_t>(
+          rail_of[std::size_t(first) + std::size_t(i) * std::size_t(stride)]));
     }
     return set;
   }

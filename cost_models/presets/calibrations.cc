@@ -25,7 +25,7 @@ constexpr double kCastBytes = 7.7;       // [e2e] +-10%, bytes per element of ea
 constexpr double kOptimizerBytes = 66;   // [e2e] +-18%; the clean count is 28-32
 constexpr double kHbmEfficiency = 0.85;  // [e2e] +-3%
 constexpr double kBackwardBytes = 1.6;   // [e2e] set by hand there
-constexpr double kEagerFsdp = 1.45;       // [e2e] +-12%
+constexpr double kEagerFsdp = 1.45;      // [e2e] +-12%
 constexpr double kGemmBackward = 1.02;   // [e2e] backward 2.04 x forward
 constexpr double kFlashBackward = 2.9;   // [ops] 2.90 (A100), 2.69 (B200), 2.90 (FA3)
 constexpr double kScoreBytes = 9.0;      // [e2e] 9.1 +-12% bytes per score element
@@ -71,8 +71,8 @@ const Calibration kCalibrations[] = {
     {
         .name = "H100",
         .source = "[ops] and [e2e], see cost_models/presets/calibrations.cc",
-        .gemm = {.efficiency = 0.696,  // [e2e] +-3% of 989 TFLOP/s
-                 .roll_off = 150,      // [ops]
+        .gemm = {.efficiency = 0.696,     // [e2e] +-3% of 989 TFLOP/s
+                 .roll_off = 150,         // [ops]
                  .fp8_efficiency = 1.58,  // [e2e] +-7%
                  .grouped_factor = 0.85,
                  .grouped_factor_low = 0.85,  // [e2e] set by hand there
@@ -110,9 +110,9 @@ const Calibration kCalibrations[] = {
         .source = "[ops] and [e2e], see cost_models/presets/calibrations.cc",
         .gemm = {.efficiency = 0.52,          // [e2e] +-6% of 2250 TFLOP/s
                  .roll_off = 160,             // [ops]
-                 .fp8_efficiency = 1.22,         // [e2e] +-7%
-                 .mxfp8_efficiency = 1.29,       // [e2e] +-8%
-                 .nvfp4_efficiency = 2.1,        // [e2e] +-23%
+                 .fp8_efficiency = 1.22,      // [e2e] +-7%
+                 .mxfp8_efficiency = 1.29,    // [e2e] +-8%
+                 .nvfp4_efficiency = 2.1,     // [e2e] +-23%
                  .grouped_factor = 0.50,      // [e2e] +-11%
                  .grouped_factor_low = 0.79,  // [e2e] +-11%
                  .backward_factor = kGemmBackward,

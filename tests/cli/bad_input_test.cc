@@ -56,8 +56,9 @@ TEST_F(BadInput, FileThatCannotBeRead) {
   EXPECT_EQ(Of("estimate . --model llama-3.1-8b" + std::string(kRest)),
             "millwright: .: is a directory, not a file\n");
   EXPECT_EQ(OfJob(""), "millwright: job.json: is empty\n");
-  EXPECT_EQ(OfJob(std::string(100'000'000, ' ')),
-            "millwright: job.json: is longer than 16 MiB, too long for a config\n");
+  std::string blanks;
+  blanks.resize(100'000'000, ' ');
+  EXPECT_EQ(OfJob(blanks), "millwright: job.json: is longer than 16 MiB, too long for a config\n");
 }
 
 TEST_F(BadInput, NotJson) {

@@ -93,7 +93,8 @@ TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
       RunCommand("estimate --json --tp 2 --precision fp8 --gradient-dtype bf16 --moment-dtype bf16 "
                  "--state fsdp --no-flash-attention --fused-swiglu --fused-cross-entropy "
                  "--moe-imbalance 1.5 --expert-overlap --tp-comm-overlap --no-overlap-grad-reduce "
-                 "--no-overlap-param-gather --no-overlap-p2p --mfu-convention full" +
+                 "--no-overlap-param-gather --no-overlap-p2p --moe-dispatcher deepep "
+                 "--mfu-convention full" +
                  std::string(kSmall))
           .out);
   const Json& t = json["question"]["training"];
@@ -110,6 +111,7 @@ TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
   EXPECT_EQ(t["overlap_grad_reduce"], false);
   EXPECT_EQ(t["overlap_param_gather"], false);
   EXPECT_EQ(t["overlap_p2p"], false);
+  EXPECT_EQ(t["moe_dispatcher"], "deepep");
   EXPECT_EQ(t["mfu_convention"], "full");
   EXPECT_EQ(json["mfu_convention"], "full");
 }

@@ -280,13 +280,12 @@ TEST(Explain, PlansThatCannotBe) {
             "micro-batch 16.");
 }
 
-TEST(Explain, PlanThatTheSearchLeavesOut) {
-  // ZeRO 1 over one data-parallel rank shards nothing; it is still a plan.
+TEST(Explain, ZeroOverOneRankIsStillAPlan) {
   const Outcome outcome =
       RunCommand("plan --explain tp=8,pp=2,dp=1,zero=1,vpp=1" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out,
-              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 sp pp2 dp1 mbs1 zero1 at best, "));
+              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 sp pp2 dp1 mbs4 zero1 at best, "));
 }
 
 TEST(Explain, PlanThatDoesNotFit) {

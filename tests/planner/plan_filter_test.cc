@@ -38,6 +38,10 @@ TEST(PlanFilter, RecomputeByGranularityAndByDetail) {
   EXPECT_TRUE(any.Allows(full));
   EXPECT_TRUE(any.Allows(two));
   EXPECT_FALSE(any.Allows(mlp));
+  PlanFilter all;
+  all.Require("recompute=full(all)");
+  EXPECT_TRUE(all.Allows(full));
+  EXPECT_FALSE(all.Allows(two));
   PlanFilter exact;
   exact.Require("recompute=full(2)|selective(mlp),tp=1");
   EXPECT_FALSE(exact.Allows(full));
@@ -58,7 +62,7 @@ TEST(PlanFilter, EveryMistakeInOnePass) {
       "pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, schedule\n"
       "--require: expected knob=value, got \"pp\"\n"
       "--require: at zero: expected 0, 1, 2 or 3, got \"4\"\n"
-      "--require: at recompute: expected none, selective, full, full(N) or "
+      "--require: at recompute: expected none, selective, full, full(all), full(N) or "
       "selective(MODULE,...), modules core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, "
       "got \"selective(mlq)\"\n"
       "--require: at sp: expected on or off, got \"maybe\"");
