@@ -77,9 +77,16 @@ void CommandLine::Flag(const char* name, bool& value, const char* help) {
 }
 
 void CommandLine::Switch(const char* name, std::optional<bool>& value, const char* help) {
-  Add(name, "", help, [&value](const std::string&) { value = true; });
-  Add(fmt::format("--no-{}", name + 2).c_str(), "", "",
-      [&value](const std::string&) { value = false; });
+  const auto set = [this, name, &value](bool to) {
+    return [this, name, &value, to](const std::string&) {
+      if (value && *value != to) {
+        Problem(name, fmt::format("--no-{} is given too; give one of them", name + 2));
+      }
+      value = to;
+    };
+  };
+  Add(name, "", help, set(true));
+  Add(fmt::format("--no-{}", name + 2).c_str(), "", "", set(false));
   options_.back().in_help = false;
 }
 
@@ -154,6 +161,10 @@ bool CommandLine::Parse(std::span<const std::string> args, std::ostream& out) {
       out << Help();
       return false;
     }
+    if (arg.empty()) {
+      Problem("an argument is empty");
+      continue;
+    }
     if (arg.size() < 2 || arg[0] != '-') {
       known.push_back(arg);
       continue;
@@ -173,6 +184,7 @@ bool CommandLine::Parse(std::span<const std::string> args, std::ostream& out) {
           Find(args[i + 1].substr(0, args[i + 1].find('='))) != nullptr) {
         Problem(name, fmt::format("expected a value ({})", option->shown));
         known.pop_back();
+        if (i + 1 < args.size() && args[i + 1].empty()) ++i;  // that was meant to be it
       } else {
         known.back() += '=' + args[++i];
       }
@@ -230,6 +242,21 @@ void CommandLine::Problem(std::string_view option, std::string_view what) {
 }
 
 void CommandLine::Problem(std::string_view lines) { problems_.emplace_back(lines); }
+
+void CommandLine::Missing(std::string_view option, std::string_view what) {
+  const std::string start = fmt::format("{}: ", option);
+  const bool known = std::any_of(problems_.begin(), problems_.end(),
+                                 [&](const std::string& one) { return one.starts_with(start); });
+  if (!known) Problem(option, what);
+}
+
+void CommandLine::Warning(std::string_view option, std::string_view what) {
+  warnings_.push_back(fmt::format("{}: {}", option, what));
+}
+
+void CommandLine::ShowWarnings(std::ostream& err) const {
+  for (const std::string& one : warnings_) err << "millwright: warning: " << one << '\n';
+}
 
 void CommandLine::ThrowIfProblems() const {
   if (HasProblems()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));

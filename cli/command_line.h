@@ -57,6 +57,13 @@ class CommandLine {
   // "OPTION: WHAT", or a whole line (or several) where there is no option to name.
   void Problem(std::string_view option, std::string_view what);
   void Problem(std::string_view lines);
+  // A problem unless that option has one already, of which this would only be a consequence.
+  void Missing(std::string_view option, std::string_view what);
+  // What is no mistake, but hardly what was meant.
+  void Warning(std::string_view option, std::string_view what);
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  // Each warning on a line of `err`.
+  void ShowWarnings(std::ostream& err) const;
   bool HasProblems() const { return !problems_.empty(); }
   // ConfigError with every problem, one a line.
   void ThrowIfProblems() const;
@@ -82,7 +89,7 @@ class CommandLine {
   std::string positional_name_, positional_help_;
   std::vector<std::string>* positionals_ = nullptr;
   std::size_t most_positionals_ = 0;
-  std::vector<std::string> problems_;
+  std::vector<std::string> problems_, warnings_;
 };
 
 // Whole texts only: digits with an optional sign; a finite decimal.

@@ -115,7 +115,14 @@ int DescribeCommand(std::span<const std::string> args, Console& console) {
     const ModelConfig model = LoadModel(words[1]);
     show(json ? ModelJson(model) : ModelText(model, style));
   } else if (name == "cluster") {
-    const Cluster cluster(flags.ResolveCluster(line, words[1]));
+    const ClusterConfig config = flags.ResolveCluster(line, words[1]);
+    constexpr std::int64_t kSeconds = 1 << 17;  // GPUs whose graph is not cut in a moment
+    if (config.gpus() >= kSeconds) {
+      console.err << fmt::format("millwright: the graph of {} takes some seconds\n",
+                                 Counted(config.gpus(), "GPU"));
+      console.err.flush();
+    }
+    const Cluster cluster(config);
     show(json ? ClusterJson(cluster) : ClusterText(cluster, style));
   } else if (name == "gpu") {
     const GpuSpec gpu = FindGpu(words[1]);

@@ -34,12 +34,13 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
   job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
   job.has_parallel = true;
   line.ThrowIfProblems();
+  line.ShowWarnings(console.err);
 
   const Cluster cluster(job.cluster);
   if (const Verdict verdict =
           CheckPlan(job.model, job.training, cluster.gpu(), cluster.gpus(), job.parallel)) {
     if (json) {
-      console.out << RejectedEstimateJson(job, *verdict);
+      console.out << RejectedEstimateJson(job, *verdict, line.warnings());
     } else {
       console.out << Bold(Wrapped(fmt::format("{} cannot run: {}.", BriefName(job.parallel),
                                               verdict->detail),
@@ -51,7 +52,8 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
     return 1;
   }
   const Estimate estimate = Estimator(job.model, job.training, cluster).Itemise(job.parallel);
-  console.out << (json ? EstimateJson(job, estimate) : EstimateText(job, estimate, console.style));
+  console.out << (json ? EstimateJson(job, estimate, line.warnings())
+                       : EstimateText(job, estimate, console.style));
   return estimate.fits() ? 0 : 1;
 }
 

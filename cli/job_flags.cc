@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/model_presets.h"
+#include "core/unit_text.h"
 #include "report/text.h"
 
 namespace millwright {
@@ -153,7 +154,7 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
     };
     bool whole = true;
     for (const auto& [name, given] : needed) {
-      if (!given) line.Problem(name, "missing; a model's shape needs --layers, --hidden, --heads");
+      if (!given) line.Missing(name, "missing; a model's shape needs --layers, --hidden, --heads");
       whole = whole && given;
     }
     if (!whole) return;
@@ -164,7 +165,7 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
     Override(o.kv_channels, head_dim_);
     Override(o.ffn_hidden_size, ffn_);
     Override(o.vocab_size, vocab_);
-    if (seq_ && !rope_) o.max_position_embeddings = std::max(o.max_position_embeddings, *seq_);
+    if (seq_) o.max_position_embeddings = std::max(o.max_position_embeddings, *seq_);
     Override(o.max_position_embeddings, max_positions_);
     o.swiglu = swiglu_;
     o.rms_norm = rms_norm_;
@@ -179,7 +180,7 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
       NoteError(line, "", error);
     }
   } else if (!job.has_model) {
-    line.Problem("--model",
+    line.Missing("--model",
                  "missing; give a preset or a path, or a shape by --layers, --hidden and --heads");
   }
 }
@@ -199,7 +200,8 @@ void JobFlags::ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const {
   } else {
     const std::int64_t below = *gpus_ / of_node * of_node;
     line.Problem("--gpus",
-                 fmt::format("expected a multiple of the {} GPUs of a {} node ({}, {}), got \"{}\"",
+                 fmt::format("expected a multiple of the {0} GPUs of a {1} node ({2}, {3}), or "
+                             "fewer than {0}, got \"{4}\"",
                              of_node, cluster.name, below, below + of_node, *gpus_));
   }
 }
@@ -214,7 +216,7 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job) const {
       job.has_cluster = false;
     }
   } else if (!job.has_cluster) {
-    line.Problem("--cluster", "missing; give a preset or a JSON file");
+    line.Missing("--cluster", "missing; give a preset or a JSON file");
   }
   if (job.has_cluster) Resize(line, job.cluster);
 }
@@ -268,14 +270,34 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.mfu_convention, mfu_convention_);
   job.has_training = true;
   if (t.global_batch_size == 0) {
-    line.Problem("--global-batch", "missing; give the sequences of one optimizer step");
+    line.Missing("--global-batch", "missing; give the sequences of one optimizer step");
   }
-  if (t.seq_length == 0) line.Problem("--seq", "missing; give the tokens of a sequence");
+  if (t.seq_length == 0) line.Missing("--seq", "missing; give the tokens of a sequence");
   if (job.has_model && job.model.position_embedding == PositionEmbedding::kLearned &&
       job.model.max_position_embeddings > 0 && t.seq_length > job.model.max_position_embeddings) {
     line.Problem("--seq",
                  fmt::format("expected at most the {} learned positions of {}, got \"{}\"",
                              job.model.max_position_embeddings, job.model.name, t.seq_length));
+  }
+}
+
+void JobFlags::Warn(CommandLine& line, const Job& job) const {
+  const ModelConfig& m = job.model;
+  const std::int64_t seq = job.training.seq_length;
+  if (m.position_embedding == PositionEmbedding::kRope && m.max_position_embeddings > 0 &&
+      seq > m.max_position_embeddings) {
+    line.Warning("--seq",
+                 fmt::format("{} tokens are more than the {} positions of {}", FormatInteger(seq),
+                             FormatInteger(m.max_position_embeddings), m.name));
+  }
+  if (m.has_moe()) return;
+  const std::pair<const char*, bool> of_experts[] = {
+      {"--expert-overlap", expert_overlap_.has_value()},
+      {"--moe-dispatcher", moe_dispatcher_.has_value()},
+      {"--moe-imbalance", moe_imbalance_.has_value()},
+  };
+  for (const auto& [name, given] : of_experts) {
+    if (given) line.Warning(name, fmt::format("changes nothing: {} has no experts", m.name));
   }
 }
 
@@ -303,6 +325,7 @@ Job JobFlags::Resolve(CommandLine& line) const {
   ResolveModel(line, job);
   ResolveCluster(line, job);
   ResolveTraining(line, job);
+  if (job.has_model) Warn(line, job);
   return job;
 }
 

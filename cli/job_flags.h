@@ -20,8 +20,8 @@ class JobFlags {
   // The size and GPU of a cluster alone, for `describe`.
   void AddClusterSizeTo(CommandLine& line);
 
-  // The whole question.  What is wrong or missing goes to `line`; the job is to be used only
-  // where it has no problems.
+  // The whole question.  What is wrong, missing or doubtful goes to `line`; the job is to be used
+  // only where it has no problems.
   Job Resolve(CommandLine& line) const;
 
   // The cluster of that name with the size and GPU given; ConfigError with every problem.
@@ -37,6 +37,7 @@ class JobFlags {
   void ResolveCluster(CommandLine& line, Job& job) const;
   void Resize(CommandLine& line, ClusterConfig& cluster) const;
   void ResolveTraining(CommandLine& line, Job& job) const;
+  void Warn(CommandLine& line, const Job& job) const;
   void ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const;
 
   std::vector<std::string> files_;

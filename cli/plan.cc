@@ -2,15 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <ostream>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
+#include "core/mistakes.h"
+#include "planner/obstacle.h"
 #include "planner/remedies.h"
 #include "planner/search.h"
+#include "report/estimate_text.h"
 #include "report/json.h"
 #include "report/plan_text.h"
 
@@ -26,62 +30,24 @@ std::optional<double> ParseMargin(std::string_view text) {
   if (percent) text.remove_suffix(1);
   std::optional<double> value = ParseNumber(text);
   if (value && percent) *value /= 100;
-  if (!value || *value < 0 || *value >= 1) return {};
+  if (!value || *value < 0 || *value > kMostMemoryMargin) return {};
   return value;
 }
 
 // Better now than after a long search.
-void CheckWritable(CommandLine& line, const std::string& file) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path folder = fs::path(file).parent_path();
-  if (fs::is_directory(file, ignored)) {
-    line.Problem("--out", fmt::format("{} is a directory, not a file", file));
-  } else if (!folder.empty() && !fs::is_directory(folder, ignored)) {
-    line.Problem("--out", fmt::format("there is no directory {}", folder.string()));
+void CheckOut(CommandLine& line, const std::string& file) {
+  if (file == "-") {
+    line.Problem("--out", "expected a file: standard output is the answer's");
+    return;
+  }
+  try {
+    CheckWritable(file);
+  } catch (const ConfigError& error) {
+    NoteError(line, "--out", error);
   }
 }
 
-// The first value of a knob that the filter allows.
-int FirstAllowed(const PlanFilter& filter, Knob knob, int first, std::int64_t last) {
-  for (int value = first; value <= last; ++value) {
-    if (filter.Allows(knob, value)) return value;
-  }
-  return first;
-}
-
-// The plainest plan that the filter allows: what a rejection can speak of.
-ParallelConfig Plainest(const PlanFilter& filter, const Job& job) {
-  const std::int64_t gpus = job.cluster.gpus();
-  ParallelConfig p;
-  p.tensor = FirstAllowed(filter, Knob::kTp, 1, gpus);
-  p.context = FirstAllowed(filter, Knob::kCp, 1, gpus);
-  p.context_kind = static_cast<ContextParallelKind>(FirstAllowed(filter, Knob::kCpKind, 0, 1));
-  p.pipeline = FirstAllowed(filter, Knob::kPp, 1, gpus);
-  p.virtual_stages = FirstAllowed(filter, Knob::kVpp, 1, job.model.num_layers);
-  p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-  p.expert = FirstAllowed(filter, Knob::kEp, 1, gpus);
-  p.expert_tensor = FirstAllowed(filter, Knob::kEtp, 1, gpus);
-  p.micro_batch_size =
-      FirstAllowed(filter, Knob::kMicroBatch, 1,
-                   std::min<std::int64_t>(job.training.global_batch_size, 1 << 20));
-  p.zero = filter.Allows(Knob::kZero, 1) ? 1 : FirstAllowed(filter, Knob::kZero, 0, 3);
-  p.zero_shard = FirstAllowed(filter, Knob::kZeroShard, 0, gpus);
-  const bool on = p.tensor > 1;
-  p.sequence_parallel = filter.Allows(Knob::kSp, on ? 1 : 0) ? on : !on;
-  const std::int64_t rest =
-      gpus / std::max<std::int64_t>(1, std::int64_t{1} * p.tensor * p.context * p.pipeline);
-  p.data = static_cast<int>(std::max<std::int64_t>(1, rest));
-  if (!filter.Allows(Knob::kDp, p.data)) p.data = FirstAllowed(filter, Knob::kDp, 1, gpus);
-  if (!filter.Allows(p.recompute)) {
-    for (const Recompute& choice : RecomputeChoices(job.model)) {
-      if (!filter.Allows(choice)) continue;
-      p.recompute = choice;
-      break;
-    }
-  }
-  return p;
-}
+std::int64_t Cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 class PlanQuestion {
  public:
@@ -101,9 +67,6 @@ class PlanQuestion {
     return Search(job_.model, job_.training, cluster_, shown);
   }
   Estimate Itemise(const RankedPlan& plan) const { return estimator_.Itemise(plan.plan); }
-  Verdict Check(const ParallelConfig& plan) const {
-    return CheckPlan(job_.model, job_.training, cluster_.gpu(), cluster_.gpus(), plan);
-  }
   Explanation Explain(const std::string& asked);
 
   const Job& job_;
@@ -127,11 +90,9 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   } else {
     // The search leaves out what cannot be better (an odd zero_shard, more virtual stages); that
     // is still a plan that can be costed.
-    const ParallelConfig plain = Plainest(narrowed.filter, job_);
-    if (const Verdict verdict = Check(plain)) {
-      x.why_not = verdict->detail;
-    } else if (narrowed.filter.Allows(plain)) {
-      x.plan = estimator_.Itemise(plain);
+    x.why_not = Obstacle(job_, narrowed.filter);
+    if (x.why_not.empty()) {
+      x.plan = estimator_.Itemise(Plainest(job_, narrowed.filter));
       x.fits = x.plan->peak <= x.result.memory_limit;
     }
   }
@@ -139,7 +100,7 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
 }
 
 PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
-  PlanAnswer answer{.job = job_, .memory_margin = options_.memory_margin};
+  PlanAnswer answer{.job = job_};
   answer.threads = options_.threads;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
     answer.result.memory_limit = (1 - options_.memory_margin) * cluster_.gpu().hbm_capacity;
@@ -159,10 +120,13 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
     SearchOptions quietly = options_;
     quietly.progress = [this](double) { progress_.Show("looking for what would fit"); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
-  } else if (answer.plans.empty() && !options_.filter.empty()) {
-    // What stands in the way of the plainest plan that is allowed, for example.
-    const Verdict verdict = Check(Plainest(options_.filter, job_));
-    if (verdict) answer.why_not = verdict->detail;
+  }
+  if (answer.plans.empty() && !answer.nearest_miss) {
+    answer.why_not = Obstacle(job_, options_.filter);
+    if (answer.why_not.empty()) {
+      answer.why_not = fmt::format("the search goes through no plan like {}, which estimate costs",
+                                   BriefName(Plainest(job_, options_.filter)));
+    }
   }
   answer.search_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -204,14 +168,15 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
 
   SearchOptions options;
   options.top = static_cast<int>(top.value_or(options.top));
-  options.threads = static_cast<int>(threads.value_or(0));
+  options.threads = static_cast<int>(threads.value_or(Cores()));
+  std::optional<double> share;
   if (margin) {
-    const std::optional<double> share = ParseMargin(*margin);
+    share = ParseMargin(*margin);
     if (!share) {
       line.Problem("--memory-margin",
-                   fmt::format("expected a share from 0% to less than 100%, got \"{}\"", *margin));
+                   fmt::format("expected a share from 0% to {:g}%, got \"{}\"",
+                               100 * kMostMemoryMargin, Printable(*margin, kMostNameShown)));
     }
-    options.memory_margin = share.value_or(0);
   }
   const auto filter = [&](auto&& add) {
     try {
@@ -223,22 +188,47 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   for (const std::string& text : require) filter([&] { options.filter.Require(text); });
   for (const std::string& text : forbid) filter([&] { options.filter.Forbid(text); });
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
-  if (out) CheckWritable(line, *out);
-  const Job job = flags.Resolve(line);
+  if (out) CheckOut(line, *out);
+  Job job = flags.Resolve(line);
   line.ThrowIfProblems();
+  line.ShowWarnings(console.err);
+
+  // What flags leave open the job file says.
+  if (share) job.search.memory_margin = *share;
+  options.memory_margin = job.search.memory_margin;
+  if (require.empty()) {
+    for (const std::string& text : job.search.require) {
+      options.filter.Require(text, "the job file's require");
+    }
+  } else {
+    job.search.require = std::move(require);
+  }
+  if (forbid.empty()) {
+    for (const std::string& text : job.search.forbid) {
+      options.filter.Forbid(text, "the job file's forbid");
+    }
+  } else {
+    job.search.forbid = std::move(forbid);
+  }
 
   PlanAnswer answer = PlanQuestion(job, options, console).Answer(explain);
-  answer.require = std::move(require);
-  answer.forbid = std::move(forbid);
+  answer.warnings = line.warnings();
+  console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
+  console.out.flush();  // a long search is not lost where the file cannot be written
   if (out && !answer.plans.empty()) {
     Job solved = job;
-    solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel = true;
+    solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
+        solved.has_search = true;
     solved.parallel = answer.plans.front().plan;
-    WriteTextFile(*out, WriteJob(solved));
+    try {
+      WriteTextFile(*out, WriteJob(solved));
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("--out: {}", error.what()));
+    }
   } else if (out) {
-    console.err << fmt::format("millwright: no plan, so {} is not written\n", *out);
+    console.err << fmt::format("millwright: no plan, so {} is not written\n",
+                               Printable(*out, kMostNameShown));
   }
-  console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
   const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans.empty();
   return yes ? 0 : 1;
 }

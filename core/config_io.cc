@@ -61,6 +61,9 @@ std::string Article(std::string_view noun, const std::string& range) {
   return range.empty() ? std::string(noun) : fmt::format("{} {}", noun, range);
 }
 
+// What one text of a file has to be.
+constexpr std::string_view kLineOfText = "a text without control characters";
+
 std::string OneOf(std::span<const std::string_view> words) {
   return fmt::format("\"{}\"", fmt::join(words, "\", \""));
 }
@@ -300,14 +303,24 @@ void ConfigIo::Text(const char* key, std::string& value, const char* meaning, Pr
     case State::Mode::kRead: {
       const JsonValue* got = s.Find(key, "a text", presence);
       if (got == nullptr) return;
-      if (got->kind == Kind::kText) {
-        value = got->text;
-      } else {
+      if (got->kind != Kind::kText) {
         s.Wrong(key, "a text", *got);
+      } else if (!IsPrintable(got->text)) {
+        s.Wrong(key, kLineOfText, *got);
+      } else {
+        value = got->text;
       }
       return;
     }
   }
+}
+
+void ConfigIo::Name(const char* key, std::string& value, std::span<const std::string_view> names,
+                    const char* meaning, Presence presence) {
+  const auto it = std::find(names.begin(), names.end(), value);
+  int index = it == names.end() ? -1 : static_cast<int>(it - names.begin());
+  if (EnumField(key, index, names, meaning, presence))
+    value = names[static_cast<std::size_t>(index)];
 }
 
 void ConfigIo::Texts(const char* key, std::vector<std::string>& value, const char* meaning,
@@ -330,10 +343,11 @@ void ConfigIo::Texts(const char* key, std::vector<std::string>& value, const cha
       value.clear();
       for (std::size_t i = 0; i < got->items.size(); ++i) {
         const JsonValue& item = got->items[i];
-        if (item.kind == Kind::kText) {
+        if (item.kind == Kind::kText && IsPrintable(item.text)) {
           value.push_back(item.text);
         } else {
-          s.Wrong(PointerTo(s.Pointer(key), std::to_string(i)), "a text", item);
+          s.Wrong(PointerTo(s.Pointer(key), std::to_string(i)),
+                  item.kind == Kind::kText ? kLineOfText : "a text", item);
         }
       }
       return;
@@ -364,7 +378,9 @@ void ConfigIo::QuantityField(const char* key, double& value, Dimension d, Number
       if (got == nullptr) return;
       std::optional<double> read;
       if (got->kind == Kind::kText) read = ParseQuantity(got->text, dimension);
-      if (!read) {
+      if (!read && got->kind == Kind::kText && BeyondDouble(got->text, dimension)) {
+        s.Wrong(key, Article("a quantity", range_text), *got, " (beyond the range of a double)");
+      } else if (!read) {
         s.Wrong(key, expected, *got);
       } else if (!Contains(range, *read)) {
         s.Wrong(key, Article("a quantity", range_text), *got);
@@ -555,6 +571,11 @@ void ConfigIo::Problem(const char* key, std::string_view what) {
   s.mistakes->Add(s.Pointer(key), what);
 }
 
+void ConfigIo::Mistake(const char* key, std::string_view what) {
+  State& s = *state_;
+  if (s.reading()) s.mistakes->Add(s.Pointer(key), what);
+}
+
 void ReadConfig(const std::string& file, std::string_view text,
                 const std::function<void(ConfigIo&)>& fields) {
   Mistakes mistakes(file);
@@ -619,23 +640,65 @@ std::string ReadTextFile(const std::string& file) {
   return text;
 }
 
-void WriteTextFile(const std::string& file, std::string_view text) {
-  const auto fail = [&](int error) {
-    Mistakes one(file);
-    one.Add("", fmt::format("cannot be written: {}", std::strerror(error)));
-    one.ThrowIfAny();
-  };
+namespace {
+
+// Where a text file goes, and through which other file.
+struct Destination {
+  fs::path target;
+  std::string written;  // then renamed, where `replace`
+  bool replace = true;
+};
+
+[[noreturn]] void FailToWrite(const std::string& file, std::string_view why) {
+  Mistakes one(file);
+  one.Add("", why);
+  one.ThrowIfAny();
+  throw ConfigError(std::string(why));  // not reached
+}
+
+std::string CannotBeWritten(int error) {
+  return fmt::format("cannot be written: {}", std::strerror(error));
+}
+
+Destination DestinationOf(const std::string& file) {
   std::error_code error;
-  fs::path target = file;
+  Destination to{.target = file, .written = file};
   // A link keeps pointing where it did.
-  if (fs::is_symlink(target, error)) {
-    if (const fs::path real = fs::canonical(target, error); !error) target = real;
+  if (fs::is_symlink(to.target, error)) {
+    if (const fs::path real = fs::canonical(to.target, error); !error) to.target = real;
   }
-  if (fs::is_directory(target, error)) fail(EISDIR);
+  if (fs::is_directory(to.target, error)) FailToWrite(file, "is a directory, not a file");
   // A pipe or device cannot be replaced by a file.
-  const bool replace = !fs::exists(target, error) || fs::is_regular_file(target, error);
-  const std::string written =
-      replace ? fmt::format("{}.{}.tmp", target.string(), ::getpid()) : target.string();
+  to.replace = !fs::exists(to.target, error) || fs::is_regular_file(to.target, error);
+  to.written =
+      to.replace ? fmt::format("{}.{}.tmp", to.target.string(), ::getpid()) : to.target.string();
+  return to;
+}
+
+}  // namespace
+
+void CheckWritable(const std::string& file) {
+  const auto [target, written, replace] = DestinationOf(file);
+  std::error_code error;
+  if (!replace) {
+    if (::access(written.c_str(), W_OK) != 0) FailToWrite(file, CannotBeWritten(errno));
+    return;
+  }
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder, error)) {
+    FailToWrite(
+        file, fmt::format("there is no directory {}", Printable(folder.string(), kMostNameShown)));
+  }
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) FailToWrite(file, CannotBeWritten(errno));
+  // A name that is too long cannot even be looked for.
+  if (::access(written.c_str(), F_OK) != 0 && errno != ENOENT)
+    FailToWrite(file, CannotBeWritten(errno));
+}
+
+void WriteTextFile(const std::string& file, std::string_view text) {
+  const auto [target, written, replace] = DestinationOf(file);
+  const auto fail = [&](int error) { FailToWrite(file, CannotBeWritten(error)); };
+  std::error_code error;
   std::FILE* out = std::fopen(written.c_str(), "wb");
   if (out == nullptr) fail(errno);
   int failure = 0;

@@ -81,8 +81,12 @@ class ConfigIo {
               Presence presence = Presence::kOptional);
   void Bool(const char* key, bool& value, const char* meaning,
             Presence presence = Presence::kOptional);
+  // Texts are lines that may reach a terminal: control characters in them are refused.
   void Text(const char* key, std::string& value, const char* meaning,
             Presence presence = Presence::kOptional);
+  // A text that is one of `names`.
+  void Name(const char* key, std::string& value, std::span<const std::string_view> names,
+            const char* meaning, Presence presence = Presence::kOptional);
   void Texts(const char* key, std::vector<std::string>& value, const char* meaning,
              Presence presence = Presence::kOptional);
 
@@ -151,6 +155,8 @@ class ConfigIo {
   // Ignored unless reading, and where a field of the current object is already wrong by itself:
   // fields are only compared once each is sound.
   void Problem(const char* key, std::string_view what);
+  // A mistake of that field alone, which silences Problem() as any other wrong field does.
+  void Mistake(const char* key, std::string_view what);
   bool reading() const;
 
  private:
@@ -195,6 +201,9 @@ std::string ReadTextFile(const std::string& file);
 
 // Writes whole or not at all (a temporary file beside it, then rename).  ConfigError if it cannot.
 void WriteTextFile(const std::string& file, std::string_view text);
+
+// ConfigError where it is plain beforehand that WriteTextFile would fail; writes nothing.
+void CheckWritable(const std::string& file);
 
 // The candidate nearest to `word` by edit distance, or empty where none is near enough to suggest.
 std::string_view NearestName(std::string_view word, std::span<const std::string_view> candidates);

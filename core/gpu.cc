@@ -5,6 +5,8 @@
 #include <array>
 #include <cctype>
 
+#include "core/mistakes.h"
+
 namespace millwright {
 namespace {
 
@@ -179,15 +181,19 @@ std::vector<GpuPreset> MakePresets() {
 }  // namespace
 
 std::span<const EnumName<Precision>> PrecisionNames() {
-  static constexpr std::array<EnumName<Precision>, 7> names{{
-      {Precision::kFp32, "fp32"},
-      {Precision::kTf32, "tf32"},
+  static constexpr std::array<EnumName<Precision>, 5> names{{
       {Precision::kFp16, "fp16"},
       {Precision::kBf16, "bf16"},
       {Precision::kFp8, "fp8"},
       {Precision::kMxfp8, "mxfp8"},
       {Precision::kNvfp4, "nvfp4"},
   }};
+  return names;
+}
+
+std::span<const std::string_view> CalibrationNames() {
+  static constexpr std::array<std::string_view, 5> names{"A100", "H100", "B200", "B300",
+                                                         kUncalibrated};
   return names;
 }
 
@@ -216,7 +222,7 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
     try {
       gpu = FindGpu(inherit);
     } catch (const ConfigError& error) {
-      io.Problem("inherit", error.what());
+      io.Mistake("inherit", error.what());
     }
   }
   io.Text("name", gpu.name, "what to call it");
@@ -228,7 +234,9 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
   io.Quantity("hbm_bandwidth", gpu.hbm_bandwidth, kPositive, "of device memory, by datasheet");
   io.Quantity("hbm_capacity", gpu.hbm_capacity, kPositive, "device memory the driver reports");
   io.Int("sm_count", gpu.sm_count, {.min = 1, .max = 1 << 16}, "multiprocessors");
-  io.Text("calibration", gpu.calibration, "GPU family whose measured efficiencies it takes");
+  io.Name("calibration", gpu.calibration, CalibrationNames(),
+          "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
+          "fractions of the datasheet");
   io.Text("source", gpu.source, "where the numbers come from");
 }
 
@@ -265,7 +273,7 @@ const GpuSpec& FindGpu(std::string_view name) {
   }
   const std::string_view nearest = NearestPreset(name, names);
   throw ConfigError(fmt::format(
-      "unknown GPU \"{}\"{}; known: {}", name,
+      "unknown GPU \"{}\"{}; known: {}", Printable(name, kMostNameShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest), known));
 }
 

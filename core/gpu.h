@@ -12,7 +12,13 @@
 namespace millwright {
 
 enum class Precision { kFp32, kTf32, kFp16, kBf16, kFp8, kMxfp8, kNvfp4 };
+// Those that a training step can name: memory is not modelled at the widths of the others.
 std::span<const EnumName<Precision>> PrecisionNames();
+
+// The families of GPUs whose efficiencies there are, and "generic" for all others; cost_models
+// has a calibration of each name.
+std::span<const std::string_view> CalibrationNames();
+inline constexpr std::string_view kUncalibrated = "generic";
 
 struct GpuSpec {
   std::string name;
@@ -22,12 +28,14 @@ struct GpuSpec {
   BytesPerSecond hbm_bandwidth;
   Bytes hbm_capacity;  // what the driver reports, not the name on the box
   int sm_count = 0;
-  std::string calibration;  // whose efficiency curves it takes: "A100", "H100", "B200", ...
+  std::string calibration{kUncalibrated};  // whose efficiency curves it takes
   std::string source;
   bool operator==(const GpuSpec&) const = default;
 
   // FP16 has BF16's peak, MXFP8 has FP8's.  0 where not supported.
   FlopsPerSecond peak(Precision p) const;
+  // Whether its family's efficiencies are measured.
+  bool measured() const { return calibration != kUncalibrated; }
 };
 
 void Fields(ConfigIo& io, GpuSpec& gpu);

@@ -365,7 +365,12 @@ class Reader {
       : object_(object), pointer_(std::move(pointer)), mistakes_(mistakes) {}
 
   const JsonValue* Find(const char* key) {
+    const bool first = std::find(used_.begin(), used_.end(), key) == used_.end();
     used_.emplace_back(key);
+    // Python takes the last of two equal keys and says nothing; here they would decide the answer.
+    const auto times = std::count_if(object_.members.begin(), object_.members.end(),
+                                     [&](const JsonMember& member) { return member.key == key; });
+    if (first && times > 1) Wrong(key, fmt::format("duplicate field, given {} times", times));
     const JsonValue* value = object_.find(key);
     return value == nullptr || value->kind == Kind::kNull ? nullptr : value;
   }
@@ -724,7 +729,8 @@ std::string RefusalText(const JsonValue& object, const std::string& model_type) 
 std::string ModelName(const std::string& file) {
   const std::filesystem::path path(file);
   const std::string folder = path.parent_path().filename().string();
-  return path.filename() == "config.json" && !folder.empty() ? folder : path.stem().string();
+  const bool by_folder = path.filename() == "config.json" && !folder.empty();
+  return Printable(by_folder ? folder : path.stem().string(), kMostNameShown);
 }
 
 }  // namespace
@@ -741,7 +747,7 @@ std::vector<std::string_view> HfArchitectures() {
 ModelConfig ReadHfConfig(const std::string& file, std::string_view text,
                          std::vector<std::string>* ignored_keys) {
   Mistakes mistakes(file);
-  Mistakes repeated(file);  // Python takes the last of two equal keys, and so does find()
+  Mistakes repeated(file);  // what matters of them is found again below
   const JsonValue root = ParseJson(file, text, repeated);
   if (root.kind != Kind::kObject) {
     mistakes.Add("", fmt::format("expected an object, got {}", Quote(root)));
@@ -758,6 +764,7 @@ ModelConfig ReadHfConfig(const std::string& file, std::string_view text,
   const bool wrapped =
       FindArchitecture(model_type) == nullptr && inner != nullptr && inner->kind == Kind::kObject;
   if (wrapped) {
+    Reader(root, pointer, mistakes).Find("text_config");
     object = inner;
     pointer = "/text_config";
     std::string text_type = type_of(*inner);

@@ -85,6 +85,11 @@ std::string Printable(std::string_view text, std::size_t most) {
   return out;
 }
 
+bool IsPrintable(std::string_view text) {
+  // An escaped byte takes at least four.
+  return Printable(text, 6 * text.size() + 1).size() == text.size();
+}
+
 std::string PointerTo(std::string_view pointer, std::string_view key) {
   std::string step;
   for (char c : Printable(key, kMostKey)) {

@@ -31,9 +31,14 @@ class Mistakes {
   std::size_t count_ = 0;
 };
 
+// A name in a message is cut to so many bytes.
+inline constexpr std::size_t kMostNameShown = 100;
+
 // `text` with control characters and ill-formed UTF-8 escaped, cut with "..." to at most `most`
 // bytes.
 std::string Printable(std::string_view text, std::size_t most);
+// Whether nothing of `text` would be escaped.
+bool IsPrintable(std::string_view text);
 
 // `pointer` with one more step, '~' and '/' escaped as RFC 6901 says and the key made printable.
 std::string PointerTo(std::string_view pointer, std::string_view key);

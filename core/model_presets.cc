@@ -9,8 +9,8 @@
 #include <initializer_list>
 
 #include "core/check.h"
+#include "core/file_kind.h"
 #include "core/hf_config.h"
-#include "core/json_value.h"
 #include "core/mistakes.h"
 #include "core/parameters.h"
 
@@ -349,18 +349,39 @@ std::vector<std::string_view> PresetNames() {
   return names;
 }
 
-[[noreturn]] void FailUnknown(std::string_view name, std::string_view what) {
+// The letters that a name begins with, "llama"; empty where they are too few to tell anything.
+std::string Family(std::string_view name) {
+  constexpr std::size_t kLeast = 3;
+  const std::string canonical = Canonical(name);
+  const auto end = std::find_if(canonical.begin(), canonical.end(), [](char c) {
+    return std::isalpha(static_cast<unsigned char>(c)) == 0;
+  });
+  const std::string letters(canonical.begin(), end);
+  return letters.size() >= kLeast ? letters : "";
+}
+
+// `word` is what the names of presets are compared with.
+[[noreturn]] void FailUnknown(std::string_view name, std::string_view word, std::string_view what) {
   const std::vector<std::string_view> names = PresetNames();
   std::vector<std::string> canonical;
   for (std::string_view n : names) canonical.push_back(Canonical(n));
   const std::vector<std::string_view> views(canonical.begin(), canonical.end());
   std::string near;
-  if (const std::string_view found = NearestName(Canonical(name), views); !found.empty()) {
+  if (const std::string_view found = NearestName(Canonical(word), views); !found.empty()) {
     const auto at = std::find(views.begin(), views.end(), found) - views.begin();
     near = fmt::format("did you mean \"{}\"? ", names[static_cast<std::size_t>(at)]);
   }
-  throw ConfigError(fmt::format("model \"{}\": {}; {}presets: {}", Printable(name, 100), what, near,
-                                fmt::join(names, ", ")));
+  // Another size or version of a family: all that there are of it.
+  if (near.empty()) {
+    const std::string family = Family(word);
+    std::vector<std::string_view> relatives;
+    for (std::string_view n : names)
+      if (!family.empty() && Family(n) == family) relatives.push_back(n);
+    if (!relatives.empty())
+      near = fmt::format("did you mean one of {}? ", fmt::join(relatives, ", "));
+  }
+  throw ConfigError(fmt::format("model \"{}\": {}; {}presets: {}", Printable(name, kMostNameShown),
+                                what, near, fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -381,7 +402,7 @@ std::vector<ModelPreset> ModelPresets() {
 ModelConfig PresetModel(std::string_view name) {
   ModelConfig model;
   if (!WithPreset(name, [&](const auto& preset) { model = ModelOf(preset); }))
-    FailUnknown(name, "no such preset");
+    FailUnknown(name, name, "no such preset");
   return model;
 }
 
@@ -400,15 +421,21 @@ ModelConfig LoadModel(const std::string& name_or_path) {
   }
   // A bare word that is no file was meant as a preset.
   const bool path_like = file.find('/') != file.npos || file.ends_with(".json");
-  if (!path_like && !fs::exists(file, ignored)) FailUnknown(name_or_path, "no such preset or file");
+  if (!fs::exists(file, ignored)) {
+    if (!path_like) FailUnknown(name_or_path, name_or_path, "no such preset or file");
+    // ORGANISATION/MODEL, as the Hugging Face hub names it.
+    const std::string last = fs::path(file).filename().string();
+    const bool hub_name = std::count(file.begin(), file.end(), '/') == 1 && file.front() != '/' &&
+                          file.front() != '.' && !last.empty() && !file.ends_with(".json") &&
+                          !fs::exists(fs::path(file).parent_path(), ignored);
+    if (hub_name) FailUnknown(file, last, "no such file, and nothing is fetched from the hub");
+  }
 
   const std::string text = ReadTextFile(file);
-  Mistakes later(file);  // found again by the reader of the right kind
-  const JsonValue value = ParseJson(file, text, later);
-  const bool ours = value.find("model_type") == nullptr && value.find("num_layers") != nullptr;
-  if (!ours) return ReadHfConfig(file, text);
+  const FileKind kind = RefuseOtherKinds(file, text, FileKind::kModel);
+  if (kind != FileKind::kModel) return ReadHfConfig(file, text);
   ReadConfig(file, text, [&](ConfigIo& io) { Fields(io, model); });
-  if (model.name.empty()) model.name = fs::path(file).stem().string();
+  if (model.name.empty()) model.name = Printable(fs::path(file).stem().string(), kMostNameShown);
   return model;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "core/check.h"
@@ -93,6 +94,10 @@ std::string ThreeDigits(double value, std::span<const Step> steps) {
     // 0.9995 of a unit prints as 1.00 of it.
     if (std::abs(x) < 0.9995 && i + 1 < steps.size()) continue;
     const double size = std::abs(x);
+    constexpr double kGrouped = 9999.5, kCounted = 1e15;
+    if (size >= kCounted) return fmt::format("{:.2e} {}", x, steps[i].unit);
+    if (size >= kGrouped)
+      return fmt::format("{} {}", FormatInteger(std::llround(x)), steps[i].unit);
     if (size >= 999.5) return fmt::format("{:.0f} {}", x, steps[i].unit);
     const int decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
     return fmt::format("{:.{}f} {}", x, decimals, steps[i].unit);
@@ -100,9 +105,8 @@ std::string ThreeDigits(double value, std::span<const Step> steps) {
   return {};
 }
 
-}  // namespace
-
-std::optional<double> ParseQuantity(std::string_view text, Dimension dimension) {
+// A number and a unit; not finite where it is beyond a double.
+std::optional<double> Parse(std::string_view text, Dimension dimension) {
   const auto blank = [](char c) { return c == ' ' || c == '\t'; };
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && blank(text.back())) text.remove_suffix(1);
@@ -110,15 +114,27 @@ std::optional<double> ParseQuantity(std::string_view text, Dimension dimension) 
   if (text.empty() || text.find_first_of("0123456789") > 2) return std::nullopt;
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
+  if (error == std::errc::invalid_argument) return std::nullopt;
+  if (error == std::errc::result_out_of_range) number = std::numeric_limits<double>::infinity();
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
   for (const Unit& unit : FamilyOf(dimension).units) {
     if (unit.name != text) continue;
-    const double value = InBase(number, unit);
-    return std::isfinite(value) ? std::optional<double>(value) : std::nullopt;
+    return InBase(number, unit);
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<double> ParseQuantity(std::string_view text, Dimension dimension) {
+  const std::optional<double> value = Parse(text, dimension);
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+bool BeyondDouble(std::string_view text, Dimension dimension) {
+  const std::optional<double> value = Parse(text, dimension);
+  return value && !std::isfinite(*value);
 }
 
 std::string ExactText(double value, Dimension dimension) {
@@ -163,7 +179,9 @@ std::string FormatPayload(Bytes bytes) {
 }
 
 std::string FormatSeconds(Seconds seconds) {
-  static constexpr Step kSteps[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
+  constexpr double kDay = 86400;
+  static constexpr Step kSteps[] = {
+      {kDay, "days"}, {1, "s"}, {1e-3, "ms"}, {1e-6, "us"}, {1e-9, "ns"}};
   return ThreeDigits(seconds.value, kSteps);
 }
 

@@ -30,6 +30,9 @@ constexpr Dimension DimensionOf(Quantity<S, B, F>) {
 // anything else or not finite.
 std::optional<double> ParseQuantity(std::string_view text, Dimension dimension);
 
+// Whether `text` is a number and a unit, but one that no double holds: "1e400 GB/s".
+bool BeyondDouble(std::string_view text, Dimension dimension);
+
 template <class Q>
 std::optional<Q> ParseQuantity(std::string_view text) {
   const std::optional<double> value = ParseQuantity(text, DimensionOf(Q{}));
@@ -49,10 +52,11 @@ std::string UnitList(Dimension dimension);
 std::string_view ExampleText(Dimension dimension);
 std::string_view BaseUnit(Dimension dimension);
 
-// Three significant digits for people: "12.3 GiB", "1.23 ms", "450 GB/s", "989 TFLOP/s".
-std::string FormatBytes(Bytes bytes);    // in powers of two, as memory is sold
-std::string FormatPayload(Bytes bytes);  // in powers of ten, as networks count
-std::string FormatSeconds(Seconds seconds);
+// Three significant digits for people: "12.3 GiB", "1.23 ms", "450 GB/s", "989 TFLOP/s"; more
+// than four before the point in groups of three.
+std::string FormatBytes(Bytes bytes);        // in powers of two, as memory is sold
+std::string FormatPayload(Bytes bytes);      // in powers of ten, as networks count
+std::string FormatSeconds(Seconds seconds);  // from a day on in days
 std::string FormatBandwidth(BytesPerSecond bandwidth);
 std::string FormatFlops(Flops flops);
 std::string FormatFlopRate(FlopsPerSecond rate);

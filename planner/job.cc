@@ -1,8 +1,35 @@
 #include "planner/job.h"
 
+#include <sstream>
+
+#include "core/file_kind.h"
 #include "core/model_presets.h"
+#include "planner/plan_filter.h"
 
 namespace millwright {
+namespace {
+
+void SearchFields(ConfigIo& io, SearchLimits& search) {
+  io.Number("memory_margin", search.memory_margin, {.min = 0, .max = kMostMemoryMargin},
+            "share of the GPU's memory that a plan must leave free");
+  io.Texts("require", search.require,
+           "only such plans: each KNOB=VALUE|VALUE,... (see: describe filters)");
+  io.Texts("forbid", search.forbid, "no such plans, written alike");
+  const auto check = [&](const char* key, const std::vector<std::string>& filters) {
+    for (const std::string& text : filters) {
+      try {
+        PlanFilter().Require(text, "");
+      } catch (const ConfigError& error) {
+        std::istringstream lines(error.what());
+        for (std::string one; std::getline(lines, one);) io.Mistake(key, one);
+      }
+    }
+  };
+  check("require", search.require);
+  check("forbid", search.forbid);
+}
+
+}  // namespace
 
 void Fields(ConfigIo& io, Job& job) {
   std::string model_from;
@@ -13,7 +40,7 @@ void Fields(ConfigIo& io, Job& job) {
       job.model = LoadModel(model_from);
       job.has_model = true;
     } catch (const ConfigError& error) {
-      io.Problem("model_from", error.what());
+      io.Mistake("model_from", error.what());
     }
   }
   bool inlined = job.has_model && !io.reading();
@@ -27,9 +54,12 @@ void Fields(ConfigIo& io, Job& job) {
   io.OptionalObject("cluster", job.has_cluster, "on which machine",
                     [&] { Fields(io, job.cluster); });
   io.OptionalObject("parallel", job.has_parallel, "the plan", [&] { Fields(io, job.parallel); });
+  io.OptionalObject("search", job.has_search, "which plans a search may give",
+                    [&] { SearchFields(io, job.search); });
 }
 
 Job ParseJob(const std::string& file, std::string_view text) {
+  RefuseOtherKinds(file, text, FileKind::kJob);
   Job job;
   ReadConfig(file, text, [&](ConfigIo& io) { Fields(io, job); });
   return job;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/config_io.h"
 #include "core/model.h"
@@ -11,6 +12,16 @@
 #include "topologies/cluster_config.h"
 
 namespace millwright {
+
+// A plan that leaves no memory to use fits nothing.
+inline constexpr double kMostMemoryMargin = 0.99;
+
+// What of the plans a search may give, as its options say it.
+struct SearchLimits {
+  double memory_margin = 0.05;               // of the GPU's memory that a plan must leave free
+  std::vector<std::string> require, forbid;  // see planner/plan_filter.h
+  bool operator==(const SearchLimits&) const = default;
+};
 
 struct Job {
   bool has_model = false;
@@ -21,6 +32,8 @@ struct Job {
   ClusterConfig cluster;
   bool has_parallel = false;
   ParallelConfig parallel;
+  bool has_search = false;
+  SearchLimits search;
 };
 
 // Every part is optional in a file: what it leaves out flags must give.  `model_from` names a

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/config_io.h"
+#include "core/mistakes.h"
 
 namespace millwright {
 namespace {
@@ -175,6 +176,8 @@ void PlanFilter::Require(std::string_view text, std::string_view option) {
 void PlanFilter::Forbid(std::string_view text, std::string_view option) { Add(true, text, option); }
 
 void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option) {
+  constexpr std::size_t kMost = kMostNameShown;
+  const std::string where = option.empty() ? "" : fmt::format("{}: ", option);
   std::vector<std::string> problems;
   for (std::string_view part : Split(text, ',')) {
     const std::size_t equals = part.find('=');
@@ -182,19 +185,25 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
     const auto knob = std::find_if(std::begin(kKnobs), std::end(kKnobs),
                                    [&](const KnobSpelling& k) { return k.name == name; });
     if (equals == std::string_view::npos) {
-      problems.push_back(fmt::format("{}: expected knob=value, got \"{}\"", option, part));
+      problems.push_back(
+          fmt::format("{}expected knob=value, got \"{}\"", where, Printable(part, kMost)));
       continue;
     }
     if (knob == std::end(kKnobs)) {
       const std::vector<std::string_view> names = KnobNames();
       const std::string_view nearest = NearestName(name, names);
       problems.push_back(
-          fmt::format("{}: unknown knob \"{}\"; {}accepted: {}", option, name,
+          fmt::format("{}unknown knob \"{}\"; {}accepted: {}", where, Printable(name, kMost),
                       nearest.empty() ? "" : fmt::format("did you mean \"{}\"? ", nearest),
                       fmt::join(names, ", ")));
       continue;
     }
-    Term term{.forbid = forbid, .knob = knob->knob, .values = {}, .recomputes = {}, .any = {}};
+    Term term{.forbid = forbid,
+              .knob = knob->knob,
+              .values = {},
+              .recomputes = {},
+              .any = {},
+              .written = fmt::format("{} {}", option, part)};
     for (std::string_view value : Split(part.substr(equals + 1), '|')) {
       if (term.knob == Knob::kRecompute) {
         bool any = false;
@@ -207,8 +216,8 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
         term.values.push_back(*number);
         continue;
       }
-      problems.push_back(fmt::format("{}: at {}: expected {}, got \"{}\"", option, name,
-                                     AcceptedValues(term.knob), value));
+      problems.push_back(fmt::format("{}at {}: expected {}, got \"{}\"", where, name,
+                                     AcceptedValues(term.knob), Printable(value, kMost)));
     }
     terms_.push_back(std::move(term));
   }
@@ -236,6 +245,23 @@ bool PlanFilter::Allows(const Recompute& recompute) const {
     if (listed == term.forbid) return false;
   }
   return true;
+}
+
+PlanFilter::OfKnob PlanFilter::About(Knob knob) const {
+  OfKnob about;
+  const auto add = [](auto& list, const auto& value, bool allowed) {
+    if (allowed && std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+  };
+  for (const Term& term : terms_) {
+    if (term.knob != knob) continue;
+    about.written += fmt::format("{}{}", about.terms == 0 ? "" : " and ", term.written);
+    ++about.terms;
+    if (term.forbid) continue;
+    about.required = true;
+    for (int value : term.values) add(about.values, value, Allows(knob, value));
+    for (const Recompute& r : term.recomputes) add(about.recomputes, r, Allows(r));
+  }
+  return about;
 }
 
 bool PlanFilter::Allows(const ParallelConfig& p) const {

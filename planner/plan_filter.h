@@ -31,8 +31,9 @@ std::vector<std::string_view> KnobNames();
 
 class PlanFilter {
  public:
-  // Adds "knob=value|value,...".  ConfigError naming `option` and every mistake.  A recompute
-  // value is none, selective(MODULE,...), full(all) or full(N); without parentheses any such.
+  // Adds "knob=value|value,...".  ConfigError naming `option`, unless it is empty, and every
+  // mistake.  A recompute value is none, selective(MODULE,...), full(all) or full(N); without
+  // parentheses any such.
   void Require(std::string_view text, std::string_view option = "--require");
   void Forbid(std::string_view text, std::string_view option = "--forbid");
 
@@ -41,6 +42,16 @@ class PlanFilter {
   bool Allows(const ParallelConfig& plan) const;
   bool empty() const { return terms_.empty(); }
 
+  // What was said of one knob.
+  struct OfKnob {
+    int terms = 0;
+    bool required = false;              // by any of them
+    std::string written;                // "--require tp=2 and --forbid tp=4"
+    std::vector<int> values;            // required ones that all terms allow, each once
+    std::vector<Recompute> recomputes;  // of kRecompute the same
+  };
+  OfKnob About(Knob knob) const;
+
  private:
   struct Term {
     bool forbid;
@@ -48,6 +59,7 @@ class PlanFilter {
     std::vector<int> values;
     std::vector<Recompute> recomputes;
     std::vector<bool> any;  // of each: that granularity, whatever the details
+    std::string written;    // "--require tp=2|4"
   };
   void Add(bool forbid, std::string_view text, std::string_view option);
   std::vector<Term> terms_;

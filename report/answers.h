@@ -22,18 +22,17 @@ struct Explanation {
 };
 
 struct PlanAnswer {
-  Job job;  // the question
-  double memory_margin = 0;
-  std::vector<std::string> require, forbid;  // as given
+  Job job;  // the question; its search limits are those of the search
+  std::vector<std::string> warnings;
   SearchResult result;
   std::vector<Estimate> plans;   // of result.plans
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;
   std::vector<Remedy> remedies;
-  std::string why_not;  // where everything is rejected before it is costed
+  std::string why_not;  // where there is no plan, not even one that does not fit
   std::optional<Explanation> explanation;
   double search_seconds = 0;  // wall time, the only part that differs between runs
-  int threads = 0;            // as asked; 0: one a core
+  int threads = 0;
 };
 
 }  // namespace millwright

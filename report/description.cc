@@ -297,8 +297,8 @@ std::string ModelJson(const ModelConfig& model) {
 std::string ClusterText(const Cluster& cluster, const Style& style) {
   const ClusterConfig& c = cluster.config();
   std::string text =
-      Bold(fmt::format("{}: {} of {}, {} GPUs ({}).", c.name, Counted(c.nodes, "node"),
-                       Counted(c.gpus_per_node, "GPU"), FormatInteger(cluster.gpus()), c.gpu.name),
+      Bold(fmt::format("{}: {} of {}, {} ({}).", c.name, Counted(c.nodes, "node"),
+                       Counted(c.gpus_per_node, "GPU"), Counted(cluster.gpus(), "GPU"), c.gpu.name),
            style) +
       '\n';
   if (!c.source.empty()) text += Wrapped("Source: " + c.source, style.width, 0) + '\n';

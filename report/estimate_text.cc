@@ -8,6 +8,7 @@
 
 #include "core/parameters.h"
 #include "core/unit_text.h"
+#include "cost_models/pipeline.h"
 
 namespace millwright {
 namespace {
@@ -46,7 +47,41 @@ std::string ChoicesText(const TrainingConfig& t) {
   return text;
 }
 
+// Columns of a bar behind a table of 60.
+int BarColumns(const Style& style) { return std::clamp(style.width - 60, 8, 40); }
+
 }  // namespace
+
+std::vector<int> LayersPerStage(const ModelConfig& model, const ParallelConfig& plan) {
+  std::vector<int> layers;
+  for (const StageContent& stage : StagesOf(model, plan.pipeline, plan.virtual_stages)) {
+    layers.push_back(stage.total_layers);
+  }
+  return layers;
+}
+
+std::string LayersText(const std::vector<int>& layers) {
+  struct Run {
+    int count, layers;
+  };
+  std::vector<Run> runs;
+  for (int of_stage : layers) {
+    if (runs.empty() || runs.back().layers != of_stage) runs.push_back({0, of_stage});
+    ++runs.back().count;
+  }
+  if (runs.size() == 1) return std::to_string(runs.front().layers);
+  std::string text;
+  for (const Run& run : runs) {
+    text += text.empty() ? "" : ", ";
+    text +=
+        run.count == 1 ? std::to_string(run.layers) : fmt::format("{} x {}", run.count, run.layers);
+  }
+  return text + " (uneven)";
+}
+
+std::string_view Label(TimeItem item) {
+  return item == TimeItem::kRecompute ? "recompute (with its communication)" : Name(item);
+}
 
 std::string BriefName(const ParallelConfig& p) {
   std::string name = fmt::format("tp{}", p.tensor);
@@ -116,8 +151,9 @@ std::string QuestionText(const Job& job, const Style& style, const std::string& 
   table.Column("", Align::kLeft);
   table.Column("", Align::kLeft);
   table.Row({"Model", fmt::format("{}, {}, {}", m.name, size, Counted(m.num_layers, "layer"))});
-  table.Row({"Cluster", fmt::format("{} of {}, {} GPUs ({}, {})", Counted(c.nodes, "node"), c.name,
-                                    FormatInteger(c.gpus()), c.gpu.name, GiB(c.gpu.hbm_capacity))});
+  table.Row(
+      {"Cluster", fmt::format("{} of {}, {} ({}, {})", Counted(c.nodes, "node"), c.name,
+                              Counted(c.gpus(), "GPU"), c.gpu.name, GiB(c.gpu.hbm_capacity))});
   table.Row({"Step", fmt::format("{} of {} tokens, {} tokens in all",
                                  Counted(t.global_batch_size, "sequence"),
                                  FormatInteger(t.seq_length), FormatCount(tokens))});
@@ -129,11 +165,16 @@ std::string QuestionText(const Job& job, const Style& style, const std::string& 
                            t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
                            FormatFlopRate(peak))});
   }
+  if (!c.gpu.measured()) {
+    table.Row(
+        {"Efficiency",
+         fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name)});
+  }
   if (!search.empty()) table.Row({"Search", search});
   return table.Text(style);
 }
 
-std::string PlanText(const Estimate& e, const Style& style) {
+std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& style) {
   const ParallelConfig& p = e.plan;
   TextTable table;
   table.Column("", Align::kLeft);
@@ -153,6 +194,7 @@ std::string PlanText(const Estimate& e, const Style& style) {
                                p.virtual_stages > 1
                                    ? fmt::format(", {} virtual stages a rank", p.virtual_stages)
                                    : "")});
+  if (p.pipeline > 1) table.Row({"Layers a stage", LayersText(LayersPerStage(model, p))});
   table.Row({"Data parallel",
              fmt::format("{}, ZeRO {}{}", p.data, p.zero,
                          p.zero_shard > 0 ? fmt::format(" over {} ranks", p.zero_shard) : "")});
@@ -171,9 +213,11 @@ std::string PlanText(const Estimate& e, const Style& style) {
 }
 
 std::string TimeText(const Estimate& e, const Style& style) {
-  constexpr int kBar = 40;
   TextTable table;
-  table.Column("Time of a step", Align::kLeft);
+  table.Column(e.memory.size() == 1
+                   ? "Time of a step"
+                   : fmt::format("Time of a step, slowest stage {}", e.slowest_stage),
+               Align::kLeft);
   table.Column(PerStep(e.step));
   table.Column("share");
   table.Column("", Align::kLeft);
@@ -181,14 +225,13 @@ std::string TimeText(const Estimate& e, const Style& style) {
     const auto item = static_cast<TimeItem>(i);
     if (e.time[item] == Seconds(0)) continue;
     const double share = e.time[item] / e.step;
-    table.Row({std::string("  ").append(Name(item)), PerStep(e.time[item]), Percent(share),
-               Bar(share, kBar)});
+    table.Row({std::string("  ").append(Label(item)), PerStep(e.time[item]), Percent(share),
+               Bar(share, BarColumns(style))});
   }
   return table.Text(style);
 }
 
 std::string MemoryText(const Estimate& e, const Style& style) {
-  constexpr int kBar = 40;
   const StageMemory& fullest = e.memory[std::size_t(e.peak_stage)];
   TextTable items;
   items.Column(e.memory.size() == 1 ? "Memory of each GPU"
@@ -202,7 +245,7 @@ std::string MemoryText(const Estimate& e, const Style& style) {
     if (fullest[item] == Bytes(0)) continue;
     const double share = fullest[item] / e.peak;
     items.Row({std::string("  ").append(Name(item)), GiB(fullest[item]), Percent(share),
-               Bar(share, kBar)});
+               Bar(share, BarColumns(style))});
   }
   std::string text = items.Text(style);
   if (e.memory.size() == 1) return text;
@@ -252,6 +295,7 @@ std::string MemoryText(const Estimate& e, const Style& style) {
                 Figure(m.total() - named), Figure(m.total()), Figure(e.capacity - m.total())});
   }
   stages.DropIfAll("logits", "0.0");
+  for (const char* title : {"working set", "other", "logits"}) stages.DropIfWide(title, style);
   text += '\n' + stages.Text(style);
   if (shown.size() < runs.size()) {
     text +=
@@ -274,7 +318,7 @@ std::string EstimateText(const Job& job, const Estimate& e, const Style& style) 
   }
   text += "\n\n" + QuestionText(job, style) + '\n';
   text += Bold(e.fits() ? "The plan" : "The plan, if the memory were there", style) + '\n';
-  text += PlanText(e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
+  text += PlanText(job.model, e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
   return text;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "planner/estimator.h"
 #include "planner/job.h"
@@ -11,6 +13,13 @@ namespace millwright {
 
 // "tp4 sp pp4 vpp10 dp8 mbs1 zero1 selective(mlp)": degrees of 1 are left out but tp, pp, dp.
 std::string BriefName(const ParallelConfig& plan);
+
+// "20", "7, 14 x 8, 7 (uneven)": the layers of each pipeline stage in order.
+std::string LayersText(const std::vector<int>& layers_per_stage);
+std::vector<int> LayersPerStage(const ModelConfig& model, const ParallelConfig& plan);
+
+// What a table calls it; recomputed time holds communication too.
+std::string_view Label(TimeItem item);
 
 std::string GiB(Bytes bytes);           // "75.5 GiB", small ones in MiB, "-" for none
 std::string FormatRate(double tokens);  // "1,103"
@@ -25,7 +34,7 @@ std::string MissSentence(const Estimate& estimate, Bytes limit, const GpuSpec& g
 // The question restated, a labelled line each; `search` says what a search was told besides.
 std::string QuestionText(const Job& job, const Style& style, const std::string& search = {});
 // Every degree of the plan and its result.
-std::string PlanText(const Estimate& estimate, const Style& style);
+std::string PlanText(const ModelConfig& model, const Estimate& estimate, const Style& style);
 std::string TimeText(const Estimate& estimate, const Style& style);
 std::string MemoryText(const Estimate& estimate, const Style& style);
 

@@ -3,6 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/parameters.h"
+#include "cost_models/calibration.h"
+#include "report/estimate_text.h"
+#include "report/plan_text.h"
 
 namespace millwright {
 namespace {
@@ -36,7 +39,14 @@ Json ToJson(const ParallelConfig& p) {
           {"schedule", NameIn(ScheduleNames(), p.schedule)}};
 }
 
-Json ToJson(const Estimate& e, const TrainingConfig& training, Bytes limit) {
+// A plan that can run.
+Json ToJson(const ParallelConfig& p, const ModelConfig& model) {
+  Json json = ToJson(p);
+  json["layers_per_stage"] = LayersPerStage(model, p);
+  return json;
+}
+
+Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
   Json time, stages = Json::array();
   for (int i = 0; i < kTimeItems; ++i) {
     const auto item = static_cast<TimeItem>(i);
@@ -58,10 +68,11 @@ Json ToJson(const Estimate& e, const TrainingConfig& training, Bytes limit) {
           {"model_tflops_per_gpu", e.model_flops_per_gpu.value / 1e12},
           {"mfu", e.mfu},
           {"hfu", e.hfu},
-          {"mfu_convention", NameIn(MfuConventionNames(), training.mfu_convention)},
+          {"mfu_convention", NameIn(MfuConventionNames(), job.training.mfu_convention)},
           {"fits", e.peak <= limit},
-          {"plan", ToJson(e.plan)},
+          {"plan", ToJson(e.plan, job.model)},
           {"micro_batches", e.micro_batches},
+          {"slowest_stage", e.slowest_stage},
           {"time", std::move(time)},
           {"memory",
            {{"peak_bytes", e.peak.value},
@@ -87,12 +98,17 @@ Json ModelJson(const ModelConfig& model) {
 
 Json QuestionJson(const Job& job) {
   TrainingConfig training = job.training;
+  const Calibration& calibration = CalibrationFor(job.cluster.gpu);
   return {{"model", ModelJson(job.model)},
           {"cluster",
            {{"name", job.cluster.name},
             {"nodes", job.cluster.nodes},
             {"gpus", job.cluster.gpus()},
             {"gpu", job.cluster.gpu.name}}},
+          {"calibration",
+           {{"name", Key(calibration.name)},
+            {"source", Key(calibration.source)},
+            {"measured", job.cluster.gpu.measured()}}},
           {"training", Json::parse(WriteConfig([&](ConfigIo& io) { Fields(io, training); }))}};
 }
 
@@ -120,22 +136,26 @@ std::string Dump(const Json& json) {
 
 std::string PlanAnswerJson(const PlanAnswer& answer) {
   const Bytes limit = answer.result.memory_limit;
-  const auto estimate = [&](const Estimate& e) { return ToJson(e, answer.job.training, limit); };
+  const auto estimate = [&](const Estimate& e) { return ToJson(e, answer.job, limit); };
+  const auto text_or_null = [](const std::string& text) {
+    return text.empty() ? Json(nullptr) : Json(text);
+  };
   Json json;
   json["question"] = QuestionJson(answer.job);
-  json["question"]["memory_margin"] = answer.memory_margin;
-  json["question"]["require"] = answer.require;
-  json["question"]["forbid"] = answer.forbid;
+  json["question"]["memory_margin"] = answer.job.search.memory_margin;
+  json["question"]["require"] = answer.job.search.require;
+  json["question"]["forbid"] = answer.job.search.forbid;
+  json["warnings"] = answer.warnings;
   json["fits"] = !answer.plans.empty();
   json["memory_limit_bytes"] = limit.value;
   json["plans"] = ToArray(answer.plans, estimate);
   json["pareto"] = ToArray(answer.pareto, estimate);
   json.update(Counts(answer.result));
-  json["reason"] = answer.why_not.empty() ? Json(nullptr) : Json(answer.why_not);
+  json["reason"] = text_or_null(Reason(answer));
   json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);
-  json["remedies"] = ToArray(answer.remedies, [](const Remedy& r) {
+  json["remedies"] = ToArray(answer.remedies, [&](const Remedy& r) {
     return Json{{"change", r.change},
-                {"plan", ToJson(r.plan.plan)},
+                {"plan", ToJson(r.plan.plan, answer.job.model)},
                 {"step_time_s", r.plan.step.value},
                 {"peak_bytes", r.plan.peak.value}};
   });
@@ -143,7 +163,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     const Explanation& x = *answer.explanation;
     Json one = {{"asked", x.asked},
                 {"fits", x.fits},
-                {"reason", x.why_not.empty() ? Json(nullptr) : Json(x.why_not)},
+                {"reason", text_or_null(Reason(x, answer))},
                 {"estimate", x.plan ? estimate(*x.plan) : Json(nullptr)}};
     if (x.plan && !answer.plans.empty()) {
       const Estimate& best = answer.plans.front();
@@ -162,17 +182,21 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   return Dump(json);
 }
 
-std::string EstimateJson(const Job& job, const Estimate& e) {
-  Json json = ToJson(e, job.training, e.capacity);
+std::string EstimateJson(const Job& job, const Estimate& e,
+                         const std::vector<std::string>& warnings) {
+  Json json = ToJson(e, job, e.capacity);
   json["question"] = QuestionJson(job);
+  json["warnings"] = warnings;
   return Dump(json);
 }
 
-std::string RejectedEstimateJson(const Job& job, const Rejection& rejection) {
+std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
+                                 const std::vector<std::string>& warnings) {
   return Dump({{"fits", false},
                {"rejected", {{std::string(JsonKey(rejection.reason)), rejection.detail}}},
                {"plan", ToJson(job.parallel)},
-               {"question", QuestionJson(job)}});
+               {"question", QuestionJson(job)},
+               {"warnings", warnings}});
 }
 
 }  // namespace millwright

@@ -4,14 +4,17 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "report/answers.h"
 
 namespace millwright {
 
 std::string PlanAnswerJson(const PlanAnswer& answer);
-std::string EstimateJson(const Job& job, const Estimate& estimate);
+std::string EstimateJson(const Job& job, const Estimate& estimate,
+                         const std::vector<std::string>& warnings);
 // A plan that is rejected before it is costed.
-std::string RejectedEstimateJson(const Job& job, const Rejection& rejection);
+std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
+                                 const std::vector<std::string>& warnings);
 
 }  // namespace millwright

@@ -57,8 +57,10 @@ std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) 
     table.Row({PerStep(e.step), GiB(e.peak), GiB(e.capacity - e.peak), BriefName(e.plan)});
   }
   std::string text =
-      Bold("What less memory costs: no plan is both faster and smaller than these", style) + '\n' +
-      table.Text(style, 2);
+      Bold(Wrapped("What less memory costs: no plan is both faster and smaller than these",
+                   style.width, 0),
+           style) +
+      '\n' + table.Text(style, 2);
   if (shown < pareto.size()) {
     text += fmt::format("  ({} of {}; --json has all)\n", shown, pareto.size());
   }
@@ -67,9 +69,9 @@ std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) 
 
 std::string SearchedText(const PlanAnswer& answer) {
   std::string text =
-      fmt::format("at least {:g}% of the memory left free", 100 * answer.memory_margin);
-  for (const std::string& one : answer.require) text += fmt::format(", only {}", one);
-  for (const std::string& one : answer.forbid) text += fmt::format(", not {}", one);
+      fmt::format("at least {:g}% of the memory left free", 100 * answer.job.search.memory_margin);
+  for (const std::string& one : answer.job.search.require) text += fmt::format(", only {}", one);
+  for (const std::string& one : answer.job.search.forbid) text += fmt::format(", not {}", one);
   return text;
 }
 
@@ -94,14 +96,11 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
   std::string sentence;
   if (answer.nearest_miss) {
     sentence = fmt::format(
-        "No plan fits {} on {} GPUs. The one that needs least memory is {}: {}.",
-        answer.job.model.name, FormatInteger(cluster.gpus()), BriefName(answer.nearest_miss->plan),
+        "No plan fits {} on {}. The one that needs least memory is {}: {}.", answer.job.model.name,
+        Counted(cluster.gpus(), "GPU"), BriefName(answer.nearest_miss->plan),
         MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
-  } else if (!answer.why_not.empty()) {
-    sentence = fmt::format("No plan: {}.", answer.why_not);
   } else {
-    sentence = fmt::format("No plan: every way to cut {} over {} GPUs is ruled out; see below.",
-                           answer.job.model.name, FormatInteger(cluster.gpus()));
+    sentence = fmt::format("No plan: {}.", answer.why_not);
   }
   std::string text = Bold(Wrapped(sentence, style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
@@ -110,8 +109,12 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
     text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
             MemoryText(*answer.nearest_miss, style);
   }
-  if (answer.why_not.empty()) text += '\n' + RejectionText(answer.result, style);
-  return text;
+  return text + '\n' + RejectionText(answer.result, style);
+}
+
+std::string LeastMemory(const Estimate& e, const PlanAnswer& answer) {
+  return fmt::format("the plan that needs least memory is {}: {}", BriefName(e.plan),
+                     MissSentence(e, answer.result.memory_limit, answer.job.cluster.gpu));
 }
 
 std::string ComparisonText(const Estimate& plan, const Estimate& winner, const Style& style) {
@@ -124,7 +127,7 @@ std::string ComparisonText(const Estimate& plan, const Estimate& winner, const S
     const auto item = static_cast<TimeItem>(i);
     const Seconds here = plan.time[item], there = winner.time[item];
     if (here == Seconds(0) && there == Seconds(0)) continue;
-    time.Row({std::string("  ").append(Name(item)), PerStep(here), PerStep(there),
+    time.Row({std::string("  ").append(Label(item)), PerStep(here), PerStep(there),
               SignedSeconds(here - there)});
   }
   time.Row({"  total", PerStep(plan.step), PerStep(winner.step),
@@ -152,8 +155,8 @@ std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
   const bool winner = !answer.plans.empty();
   std::string text;
   if (!x.plan) {
-    const std::string why = x.why_not.empty() ? "every plan under it is ruled out" : x.why_not;
-    text = Bold(Wrapped(fmt::format("{}: no plan: {}.", x.asked, why), style.width, 0), style);
+    text =
+        Bold(Wrapped(fmt::format("{}: no plan: {}.", x.asked, x.why_not), style.width, 0), style);
     text += '\n';
     if (winner) {
       text += Wrapped(fmt::format("The best plan without it is {}: {}.",
@@ -163,15 +166,11 @@ std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
               '\n';
     }
     text += '\n' + QuestionText(answer.job, style, SearchedText(answer));
-    if (x.why_not.empty()) text += '\n' + RejectionText(x.result, style);
     return text;
   }
   std::string sentence;
   if (!x.fits) {
-    sentence =
-        fmt::format("{}: does not fit. The plan that needs least memory is {}: {}.", x.asked,
-                    BriefName(x.plan->plan),
-                    MissSentence(*x.plan, answer.result.memory_limit, answer.job.cluster.gpu));
+    sentence = fmt::format("{}: does not fit; {}.", x.asked, LeastMemory(*x.plan, answer));
   } else if (winner && x.plan->plan == answer.plans.front().plan) {
     sentence = fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(x.plan->plan),
                            ResultSentence(*x.plan));
@@ -228,7 +227,9 @@ std::string PlanTable(const std::vector<Estimate>& plans, const Style& style) {
   for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
   table.DropIfAll("sp", "-");
   table.DropIfAll("recompute", "none");
-  for (const char* title : {"HFU", "TFLOP/s"}) table.DropIfWide(title, style);
+  for (const char* title : {"HFU", "TFLOP/s", "slower", "MFU", "tok/s/GPU"}) {
+    table.DropIfWide(title, style);
+  }
   return table.Text(style) +
          (any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n" : "");
 }
@@ -272,15 +273,27 @@ std::string LossSentence(const Estimate& plan, const Estimate& winner) {
   std::string list;
   for (const auto& [seconds, item] : causes) {
     if (seconds <= 0.05 * loss || named >= 0.9 * loss) break;
-    list += fmt::format("{}{} in {}", list.empty() ? "" : ", ", FormatSeconds(seconds), Name(item));
+    list +=
+        fmt::format("{}{} in {}", list.empty() ? "" : ", ", FormatSeconds(seconds), Label(item));
     named += seconds;
   }
   if (!list.empty()) text += ": " + list;
   const auto& [gain, gained] = causes.back();
   if (gain < -0.05 * loss) {
-    text += fmt::format(" (and gains {} in {})", FormatSeconds(Seconds(-gain.value)), Name(gained));
+    text +=
+        fmt::format(" (and gains {} in {})", FormatSeconds(Seconds(-gain.value)), Label(gained));
   }
   return text;
+}
+
+std::string Reason(const PlanAnswer& answer) {
+  if (!answer.plans.empty()) return "";
+  return answer.nearest_miss ? LeastMemory(*answer.nearest_miss, answer) : answer.why_not;
+}
+
+std::string Reason(const Explanation& x, const PlanAnswer& answer) {
+  if (x.fits) return "";
+  return x.plan ? LeastMemory(*x.plan, answer) : x.why_not;
 }
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
@@ -292,14 +305,16 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
                    style.width, 0),
            style) +
       "\n\n" + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
-  text += Bold(answer.plans.size() == 1
-                   ? std::string("The fastest layout")
-                   : fmt::format("The {} fastest layouts, each with its best schedule, ZeRO stage "
-                                 "and recomputation",
-                                 answer.plans.size()),
-               style) +
-          '\n' + PlanTable(answer.plans, style) + '\n';
-  text += Bold("The best plan", style) + '\n' + PlanText(best, style) + '\n' +
+  const std::string title =
+      answer.plans.size() == 1
+          ? std::string("The fastest layout")
+          : fmt::format(
+                "The {} fastest layouts, each with its best schedule, ZeRO stage and "
+                "recomputation",
+                answer.plans.size());
+  text +=
+      Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans, style) + '\n';
+  text += Bold("The best plan", style) + '\n' + PlanText(answer.job.model, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);
   return text;

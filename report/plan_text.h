@@ -11,6 +11,11 @@ namespace millwright {
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style);
 
+// Why there is no plan, for programs too; empty where there is one.
+std::string Reason(const PlanAnswer& answer);
+// Why what --explain asks about does not fit or cannot be; empty where it does.
+std::string Reason(const Explanation& explanation, const PlanAnswer& answer);
+
 // The parts, for tests.
 std::string PlanTable(const std::vector<Estimate>& plans, const Style& style);
 std::string RejectionText(const SearchResult& result, const Style& style);

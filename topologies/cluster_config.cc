@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/file_kind.h"
+#include "core/mistakes.h"
+
 namespace millwright {
 namespace {
 
@@ -53,7 +56,9 @@ void Fields(ConfigIo& io, ClusterConfig& c) {
     try {
       c = FindCluster(inherit);
     } catch (const ConfigError& error) {
-      io.Problem("inherit", error.what());
+      const bool file = inherit.find('/') != std::string::npos || inherit.ends_with(".json");
+      io.Mistake("inherit", fmt::format("{}{}", error.what(),
+                                        file ? "; inherit takes a preset's name, not a file" : ""));
     }
   }
   io.Text("name", c.name, "what to call it");
@@ -111,8 +116,10 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
     return problems;
   }
   if (c.gpus() > kMaxGpus) {
-    add("nodes", fmt::format("{} nodes of {} GPUs are {} GPUs, more than the {} modelled", c.nodes,
-                             c.gpus_per_node, c.gpus(), kMaxGpus));
+    add("nodes",
+        fmt::format("{} nodes of {} GPUs are {} GPUs, more than the {} modelled: at most "
+                    "{} nodes",
+                    c.nodes, c.gpus_per_node, c.gpus(), kMaxGpus, kMaxGpus / c.gpus_per_node));
   }
   const bool linked = c.domain_link != DomainLink::kPcie && c.gpus_per_node > 1;
   if (linked && c.nvlink_bandwidth <= BytesPerSecond(0)) {
@@ -147,7 +154,7 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
     add("domain_link",
         fmt::format("an xgmi_mesh joins at most {} GPUs, not {}", kMaxMesh, c.gpus_per_node));
   }
-  if (std::int64_t{c.nodes} * c.nics_per_node > 2 * kMaxGpus) {
+  if (c.gpus() <= kMaxGpus && std::int64_t{c.nodes} * c.nics_per_node > 2 * kMaxGpus) {
     add("nics_per_node",
         fmt::format("{} nodes of {} NICs are {} NICs, more than the {} modelled", c.nodes,
                     c.nics_per_node, std::int64_t{c.nodes} * c.nics_per_node, 2 * kMaxGpus));
@@ -193,7 +200,7 @@ ClusterConfig FindCluster(std::string_view name) {
   }
   const std::string_view nearest = NearestPreset(name, names);
   throw ConfigError(fmt::format(
-      "unknown cluster \"{}\"{}; known: {}; or give a JSON file", name,
+      "unknown cluster \"{}\"{}; known: {}", Printable(name, kMostNameShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest), known));
 }
 
@@ -203,10 +210,20 @@ ClusterConfig LoadCluster(const std::string& name_or_path) {
   const bool file = name_or_path.find('/') != std::string::npos ||
                     name_or_path.ends_with(".json") ||
                     std::filesystem::exists(name_or_path, ignored);
-  if (!file) return FindCluster(name_or_path);  // throws
+  if (!file) {
+    try {
+      return FindCluster(name_or_path);
+    } catch (const ConfigError& error) {
+      throw ConfigError(std::string(error.what()) + "; or give a JSON file");
+    }
+  }
+  const std::string text = ReadTextFile(name_or_path);
+  RefuseOtherKinds(name_or_path, text, FileKind::kCluster);
   ClusterConfig config;
-  ReadConfig(name_or_path, ReadTextFile(name_or_path), [&](ConfigIo& io) { Fields(io, config); });
-  if (config.name.empty()) config.name = std::filesystem::path(name_or_path).stem().string();
+  ReadConfig(name_or_path, text, [&](ConfigIo& io) { Fields(io, config); });
+  if (config.name.empty()) {
+    config.name = Printable(std::filesystem::path(name_or_path).stem().string(), kMostNameShown);
+  }
   return config;
 }
 

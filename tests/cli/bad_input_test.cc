@@ -70,7 +70,7 @@ TEST_F(BadInput, NotJson) {
 TEST_F(BadInput, UnknownKey) {
   EXPECT_EQ(OfJob(R"({"modle_from": "llama-3.1-70b"})"),
             "millwright: job.json: at /modle_from: unknown field; did you mean \"model_from\"? "
-            "accepted fields: model_from, model, training, cluster, parallel\n");
+            "accepted fields: model_from, model, training, cluster, parallel, search\n");
 }
 
 TEST_F(BadInput, WrongTypesAndNumbers) {
@@ -125,11 +125,11 @@ TEST_F(BadInput, NumbersOfFlags) {
             "millwright: --global-batch: expected an integer between 1 and 1073741824, got "
             "\"1e400\"\n"
             "millwright: --seq: expected an integer between 1 and 1073741824, got \"nan\"\n"
-            "millwright: --precision: expected one of fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, "
+            "millwright: --precision: expected one of fp16, bf16, fp8, mxfp8, nvfp4, "
             "got \"bf61\"; did you mean \"bf16\"?\n"
             "millwright: --moe-imbalance: expected a number between 1 and 1000, got \"nan\"\n"
             "millwright: --top: expected an integer between 1 and 10000, got \"1e3\"\n"
-            "millwright: --memory-margin: expected a share from 0% to less than 100%, got "
+            "millwright: --memory-margin: expected a share from 0% to 99%, got "
             "\"200%\"\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster dgx-h100 --gpus 99999999999999999999 "
                "--global-batch -8 --seq 4096"),
@@ -155,9 +155,7 @@ TEST_F(BadInput, Values) {
             "millwright: --nodes: expected a value (N)\n");
   EXPECT_EQ(Of("plan --model= --nodes --json" + std::string(kRest)),
             "millwright: --model: expected a value (NAME|PATH)\n"
-            "millwright: --nodes: expected a value (N)\n"
-            "millwright: --model: missing; give a preset or a path, or a shape by --layers, "
-            "--hidden and --heads\n");
+            "millwright: --nodes: expected a value (N)\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --nodes 1 --nodes 2" + std::string(kRest)),
             "millwright: --nodes: given 2 times\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --json=3" + std::string(kRest)),
@@ -183,14 +181,17 @@ TEST_F(BadInput, UnknownPresets) {
 
 TEST_F(BadInput, SizeOfTheCluster) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --gpus 12" + std::string(kRest)),
-            "millwright: --gpus: expected a multiple of the 8 GPUs of a dgx-h100 node (8, 16), got "
-            "\"12\"\n");
+            "millwright: --gpus: expected a multiple of the 8 GPUs of a dgx-h100 node (8, 16), or "
+            "fewer than 8, got \"12\"\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --gpus 16 --nodes 2" + std::string(kRest)),
             "millwright: --gpus: --nodes is given too; give one of them\n");
   // 262,144 GPUs at 8 a node are 32,768 nodes.
   EXPECT_EQ(Of("plan --model llama-3.1-8b --nodes 32769" + std::string(kRest)),
             "millwright: --nodes: 32,769 nodes of dgx-h100: nodes: 32769 nodes of 8 GPUs are "
-            "262152 GPUs, more than the 262144 modelled\n");
+            "262152 GPUs, more than the 262144 modelled: at most 32768 nodes\n");
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --nodes 262144" + std::string(kRest)),
+            "millwright: --nodes: 262,144 nodes of dgx-h100: nodes: 262144 nodes of 8 GPUs are "
+            "2097152 GPUs, more than the 262144 modelled: at most 32768 nodes\n");
   // Bridges join pairs: three GPUs of such a box are none.
   EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster h100-nvl --gpus 3 --global-batch 8 --seq 4096"),
             "millwright: --gpus: 3 of the 8 GPUs of a h100-nvl node cannot stand alone: "
@@ -236,9 +237,97 @@ TEST_F(BadInput, Recompute) {
 TEST_F(BadInput, Out) {
   std::filesystem::create_directory("folder");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --out folder" + std::string(kRest)),
-            "millwright: --out: folder is a directory, not a file\n");
+            "millwright: --out: folder: is a directory, not a file\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --out nowhere/job.json" + std::string(kRest)),
-            "millwright: --out: there is no directory nowhere\n");
+            "millwright: --out: nowhere/job.json: there is no directory nowhere\n");
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --out -" + std::string(kRest)),
+            "millwright: --out: expected a file: standard output is the answer's\n");
+}
+
+TEST_F(BadInput, EmptyWords) {
+  const std::pair<const char*, const char*> options[] = {
+      {"--nodes", "N"}, {"--require", "KNOB=V|V,..."}, {"--out", "JOB.json"}, {"--gpu", "NAME"}};
+  for (const auto& [name, shown] : options) {
+    std::vector<std::string> args = Words("plan --model llama-3.1-8b" + std::string(kRest));
+    args.insert(args.begin() + 1, {name, ""});
+    EXPECT_EQ(RunCommand(args).err,
+              "millwright: " + std::string(name) + ": expected a value (" + shown + ")\n");
+  }
+  EXPECT_EQ(
+      RunCommand({"plan", "--model", "", "--cluster", "", "--global-batch", "8", "--seq", ""}).err,
+      "millwright: --model: expected a value (NAME|PATH)\n"
+      "millwright: --cluster: expected a value (NAME|PATH)\n"
+      "millwright: --seq: expected a value (N)\n");
+  EXPECT_EQ(RunCommand(std::vector<std::string>{"describe", ""}).err,
+            "millwright: an argument is empty\n");
+}
+
+TEST_F(BadInput, SwitchedOnAndOff) {
+  for (const char* both : {" --sp --no-sp", " --no-sp --sp"}) {
+    EXPECT_EQ(Of("estimate --model llama-3.1-8b --tp 2" + std::string(kRest) + both),
+              "millwright: --sp: --no-sp is given too; give one of them\n");
+  }
+}
+
+TEST_F(BadInput, PrecisionsThatAreNotModelled) {
+  for (const char* name : {"fp32", "tf32"}) {
+    EXPECT_EQ(Of("plan --model llama-3.1-8b --precision " + std::string(name) + kRest),
+              "millwright: --precision: expected one of fp16, bf16, fp8, mxfp8, nvfp4, got \"" +
+                  std::string(name) + "\"\n");
+  }
+  EXPECT_EQ(OfJob(R"({"training": {"precision": "fp32"}})"),
+            "millwright: job.json: at /training/precision: expected one of \"fp16\", \"bf16\", "
+            "\"fp8\", \"mxfp8\", \"nvfp4\", got \"fp32\"\n");
+}
+
+TEST_F(BadInput, CalibrationOfACustomGpu) {
+  constexpr char kWhat[] =
+      "/gpu/calibration: expected one of \"A100\", \"H100\", \"B200\", \"B300\", \"generic\", "
+      "got \"H10\"; did you mean \"H100\"?\n";
+  EXPECT_EQ(OfCluster(R"({"inherit": "dgx-h100", "gpu": {"calibration": "H10"}})"),
+            std::string("millwright: --cluster: cluster.json: at ") + kWhat);
+  EXPECT_EQ(OfJob(R"({"cluster": {"inherit": "dgx-h100", "gpu": {"calibration": "H10"}}})"),
+            std::string("millwright: job.json: at /cluster") + kWhat);
+}
+
+TEST_F(BadInput, QuantityBeyondADouble) {
+  EXPECT_EQ(OfCluster(R"({"inherit": "dgx-h100", "nic_bandwidth": "1e400 Gb/s"})"),
+            "millwright: --cluster: cluster.json: at /nic_bandwidth: expected a quantity from 0 "
+            "B/s to 1e+13 B/s, got \"1e400 Gb/s\" (beyond the range of a double)\n");
+}
+
+TEST_F(BadInput, FilesOfOtherKinds) {
+  Write("hf.json", R"({"model_type": "llama", "hidden_size": 64})");
+  Write("job.json", R"({"model_from": "llama-3.1-8b"})");
+  Write("cluster.json", R"({"inherit": "dgx-h100"})");
+  EXPECT_EQ(Of("plan hf.json --model llama-3.1-8b" + std::string(kRest)),
+            "millwright: hf.json: is a Hugging Face config, not a job file; give it with "
+            "--model\n");
+  EXPECT_EQ(Of("plan cluster.json --model llama-3.1-8b" + std::string(kRest)),
+            "millwright: cluster.json: is a cluster, not a job file; give it with --cluster\n");
+  EXPECT_EQ(Of("plan --model job.json" + std::string(kRest)),
+            "millwright: --model: job.json: is a job file, not a model; give it by itself, without "
+            "an option\n");
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster job.json --global-batch 8 --seq 4096"),
+            "millwright: --cluster: job.json: is a job file, not a cluster; give it by itself, "
+            "without an option\n");
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster hf.json --global-batch 8 --seq 4096"),
+            "millwright: --cluster: hf.json: is a Hugging Face config, not a cluster; give it with "
+            "--model\n");
+}
+
+TEST_F(BadInput, NamesOfFilesReachTheTerminalEscaped) {
+  const std::string name = "a\xff\x1b[31m.json";
+  Write(name, R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 256,
+                  "num_attention_heads": 8, "intermediate_size": 512, "vocab_size": 1000})");
+  const std::vector<std::string> args = {"plan",     "--model",        name,      "--cluster",
+                                         "dgx-h100", "--global-batch", "8",       "--seq",
+                                         "1024",     "--out",          "job.json"};
+  const Outcome plan = RunCommand(args);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("\nModel       a\\xff\\u001b[31m, "), std::string::npos) << plan.out;
+  EXPECT_EQ(plan.out.find('\x1b'), std::string::npos);
+  EXPECT_EQ(RunCommand("estimate job.json").code, 0);  // the name is read back
 }
 
 TEST_F(BadInput, CommandsAndTopics) {

@@ -74,6 +74,25 @@ TEST(Estimate, PlanThatCannotRun) {
             "zero_shard 5 does not divide the 2 data-parallel ranks (dp x cp)");
 }
 
+TEST(Estimate, Warnings) {
+  // llama-3.1 has 131,072 positions; a dense model has no use for what concerns experts.
+  const std::string flags =
+      " --model llama-3.1-8b --cluster dgx-h100 --global-batch 8 --seq 262144 --tp 8 "
+      "--moe-imbalance 2 --recompute full";
+  const Outcome text = RunCommand("estimate" + flags);
+  EXPECT_EQ(text.err,
+            "millwright: warning: --seq: 262,144 tokens are more than the 131,072 positions of "
+            "llama-3.1-8b\n"
+            "millwright: warning: --moe-imbalance: changes nothing: llama-3.1-8b has no experts\n");
+  const Json json = Json::parse(RunCommand("estimate --json" + flags).out);
+  EXPECT_EQ(
+      json["warnings"],
+      Json::array({"--seq: 262,144 tokens are more than the 131,072 positions of llama-3.1-8b",
+                   "--moe-imbalance: changes nothing: llama-3.1-8b has no experts"}));
+  EXPECT_EQ(Json::parse(RunCommand("estimate --json --tp 2" + std::string(kSmall)).out)["warnings"],
+            Json::array());
+}
+
 TEST(Estimate, DeepSeekV3AsPublished) {
   // arXiv:2412.19437, section 3.2: PP16, EP64, ZeRO-1, no TP, on 2,048 H800; 61 layers over 16
   // stages are not equal.

@@ -63,8 +63,12 @@ TEST(Plan, AnswersFirst) {
 
 TEST(Plan, NoLineIsWiderThanTheTerminal) {
   for (const char* question : {kSmall, kMoe, kImpossible}) {
-    std::istringstream lines(RunCommand("plan" + std::string(question)).out);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+    for (int width : {100, 70}) {
+      std::istringstream lines(RunCommand("plan" + std::string(question), {.width = width}).out);
+      for (std::string line; std::getline(lines, line);) {
+        EXPECT_LE(line.size(), std::size_t(width)) << line;
+      }
+    }
   }
 }
 
@@ -72,18 +76,20 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(Keys(json), testing::ElementsAre("question", "fits", "memory_limit_bytes", "plans",
-                                               "pareto", "searched", "rejected", "out_of_memory",
-                                               "reason", "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(Keys(json),
+              testing::ElementsAre("question", "warnings", "fits", "memory_limit_bytes", "plans",
+                                   "pareto", "searched", "rejected", "out_of_memory", "reason",
+                                   "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_THAT(Keys(best),
               testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
-                                   "time", "memory"));
+                                   "slowest_stage", "time", "memory"));
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
-                                   "micro_batch", "zero", "zero_shard", "recompute", "schedule"));
+                                   "micro_batch", "zero", "zero_shard", "recompute", "schedule",
+                                   "layers_per_stage"));
   EXPECT_EQ(json["question"]["model"]["parameters"]["total"], 8'030'261'248);
   // Tokens of a step over its time and 16 GPUs.
   EXPECT_DOUBLE_EQ(best["tokens_per_s_per_gpu"].get<double>(),
@@ -143,6 +149,7 @@ TEST(Plan, OutIsReadBackByEstimate) {
     const Json best = Parsed(plan)["plans"][0];
     Json again = Parsed(estimate);
     again.erase("question");
+    again.erase("warnings");
     EXPECT_EQ(again.dump(), best.dump());
     // And by plan, which finds the same.
     EXPECT_EQ(Parsed(RunCommand("plan --json " + file.path()))["plans"][0].dump(), best.dump());
@@ -201,6 +208,89 @@ TEST(Plan, NothingFits) {
   EXPECT_GE(json["remedies"].size(), 1U);
 }
 
+TEST(Plan, ReasonsAreText) {
+  const auto reason = [](const std::string& flags) {
+    return Parsed(RunCommand("plan --json " + flags + kSmall))["reason"];
+  };
+  EXPECT_EQ(reason(""), nullptr);
+  EXPECT_EQ(reason("--forbid tp=1|2|4|8|16"),
+            "--forbid tp=1|2|4|8|16 leaves no tp that divides the 16 GPUs");
+  EXPECT_EQ(reason("--require tp=81"), "tp 81 is more than the 16 GPUs");
+  EXPECT_EQ(reason("--require tp=2,tp=4"),
+            "--require tp=2 and --require tp=4 conflict: no tp is left");
+  EXPECT_EQ(reason("--require tp=2 --forbid tp=2"),
+            "--require tp=2 and --forbid tp=2 conflict: no tp is left");
+  const Json impossible = Parsed(RunCommand("plan --json" + std::string(kImpossible)));
+  EXPECT_THAT(impossible["reason"].get<std::string>(),
+              StartsWith("the plan that needs least memory is tp8 "));
+  const Json explain =
+      Parsed(RunCommand("plan --json --explain tp=1,pp=1,zero=0" + std::string(kSmall)))["explain"];
+  EXPECT_THAT(explain["reason"].get<std::string>(),
+              StartsWith("the plan that needs least memory is tp1 "));
+}
+
+TEST(Plan, ThreadsThatWereUsed) {
+  EXPECT_EQ(
+      Parsed(RunCommand("plan --json --threads 3" + std::string(kSmall)))["timing"]["threads"], 3);
+  EXPECT_GE(Parsed(RunCommand("plan --json" + std::string(kSmall)))["timing"]["threads"], 1);
+}
+
+TEST(Plan, OutKeepsTheLimitsOfTheSearch) {
+  const TemporaryFile file;
+  const Outcome first = RunCommand(
+      "plan --json --require tp=2|4 --forbid zero=3 --memory-margin 10% "
+      "--out " +
+      file.path() + kSmall);
+  ASSERT_EQ(first.code, 0);
+  Json again = Parsed(RunCommand("plan --json " + file.path()));
+  Json expected = Parsed(first);
+  for (Json* json : {&again, &expected}) json->erase("timing");
+  EXPECT_EQ(again.dump(), expected.dump());
+  // Flags take the place of the file's, each of its own.
+  const Json other = Parsed(RunCommand("plan --json --require tp=8 " + file.path()))["question"];
+  EXPECT_EQ(other["require"], Json::array({"tp=8"}));
+  EXPECT_EQ(other["forbid"], Json::array({"zero=3"}));
+  EXPECT_EQ(other["memory_margin"], 0.1);
+  EXPECT_EQ(Parsed(RunCommand("plan --json --forbid tp=2|4 " + file.path()))["reason"],
+            "--forbid tp=2|4 and the job file's require tp=2|4 conflict: no tp is left");
+}
+
+TEST(Plan, AnswersThoughItsFileCannotBeWritten) {
+  const Outcome outcome = RunCommand("plan --out /dev/full" + std::string(kSmall));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.out, StartsWith("Best: tp"));
+  EXPECT_EQ(outcome.err,
+            "millwright: --out: /dev/full: cannot be written: No space left on device\n");
+}
+
+TEST(Plan, GpusWithoutMeasurements) {
+  const std::string rest = " --model llama-3.1-8b --global-batch 64 --seq 4096 --cluster ";
+  EXPECT_THAT(RunCommand("plan" + rest + "mi300x").out,
+              HasSubstr("\nEfficiency  H100's fractions of the datasheet: no measurements for "
+                        "MI300X\n"));
+  EXPECT_THAT(RunCommand("plan" + rest + "dgx-h200").out, testing::Not(HasSubstr("\nEfficiency ")));
+  const auto calibration = [&](const std::string& cluster) {
+    return Parsed(RunCommand("plan --json" + rest + cluster))["question"]["calibration"];
+  };
+  EXPECT_EQ(calibration("mi300x")["name"], "generic");
+  EXPECT_EQ(calibration("mi300x")["measured"], false);
+  EXPECT_EQ(calibration("mi300x")["source"], "no measurements: H100's fractions of the datasheet");
+  EXPECT_EQ(calibration("dgx-h200")["name"], "H100");
+  EXPECT_EQ(calibration("dgx-h200")["measured"], true);
+}
+
+TEST(Plan, LayersOfEachStage) {
+  const std::string question =
+      " --require pp=3,tp=1 --gpus 3 --model llama-3.1-8b --cluster dgx-h100 --global-batch 66 "
+      "--seq 4096 --require vpp=1";
+  // 32 layers over 3 stages; which has 10 is the stages' business, that they add up is not.
+  const Json layers =
+      Parsed(RunCommand("plan --json" + question))["plans"][0]["plan"]["layers_per_stage"];
+  ASSERT_EQ(layers.size(), 3U);
+  EXPECT_EQ(layers[0].get<int>() + layers[1].get<int>() + layers[2].get<int>(), 32);
+  EXPECT_THAT(RunCommand("plan" + question).out, HasSubstr(" (uneven)\n"));
+}
+
 TEST(Plan, NothingIsWrittenWhereNothingFits) {
   const TemporaryFile file;
   const Outcome outcome = RunCommand("plan --out " + file.path() + kImpossible);
@@ -224,6 +314,14 @@ TEST(Plan, PartOfANode) {
   EXPECT_EQ(json["question"]["cluster"]["nodes"], 1);
   EXPECT_EQ(json["question"]["cluster"]["gpus"], 4);
   EXPECT_EQ(json["fits"], true);
+}
+
+TEST(Plan, OneGpuIsSingular) {
+  const Outcome outcome = RunCommand(
+      "plan --model llama-3.1-8b --cluster dgx-h100 --gpus 1 --global-batch 8 --seq 4096");
+  EXPECT_THAT(outcome.out, StartsWith("No plan fits llama-3.1-8b on 1 GPU. "));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("\nCluster     1 node of dgx-h100, 1 GPU (H100-SXM, 79.6 GiB)\n"));
 }
 
 TEST(Plan, ShapeByFlags) {
@@ -270,8 +368,13 @@ TEST(Explain, PlansThatCannotBe) {
     EXPECT_EQ(outcome.code, 1);
     return outcome.out.substr(0, outcome.out.find('\n'));
   };
-  // 16 = 3 x 5 + 1; 32 heads; 32 layers.
-  EXPECT_EQ(first_line("tp=3"), "tp=3: no plan: tp 3 x cp 1 x pp 1 x dp 5 is 15 GPUs, not 16.");
+  EXPECT_EQ(first_line("tp=3"), "tp=3: no plan: tp 3 does not divide the 16 GPUs.");
+  EXPECT_EQ(first_line("tp=81"), "tp=81: no plan: tp 81 is more than the 16 GPUs.");
+  EXPECT_EQ(
+      first_line("schedule=interleaved,vpp=1"),
+      "schedule=interleaved,vpp=1: no plan: the interleaved schedule does not go with vpp 1.");
+  EXPECT_EQ(first_line("tp=4 --require tp=2"),
+            "tp=4: no plan: --require tp=2 and --explain tp=4 conflict: no tp is left.");
   EXPECT_EQ(first_line("ep=8"), "ep=8: no plan: llama-3.1-8b has no experts for ep 8 and etp 1.");
   EXPECT_EQ(first_line("pp=16,vpp=4"),
             "pp=16,vpp=4: no plan: 32 layers are fewer than pp 16 x vpp 4 stages.");
@@ -292,7 +395,7 @@ TEST(Explain, PlanThatDoesNotFit) {
   // 18 bytes x 8.03e9 parameters unsharded are 134.6 GiB of state alone.
   const Outcome outcome = RunCommand("plan --explain tp=1,pp=1,zero=0" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.out, StartsWith("tp=1,pp=1,zero=0: does not fit. The plan that needs least "
+  EXPECT_THAT(outcome.out, StartsWith("tp=1,pp=1,zero=0: does not fit; the plan that needs least "
                                       "memory is tp1 "));
   EXPECT_THAT(outcome.out, HasSubstr("optimizer state"));
 }

@@ -14,9 +14,9 @@ struct Outcome {
   std::string out, err;
 };
 
-inline Outcome RunCommand(const std::vector<std::string>& args) {
+inline Outcome RunCommand(const std::vector<std::string>& args, const Style& style = {}) {
   std::ostringstream out, err;
-  Console console{.out = out, .err = err};
+  Console console{.out = out, .err = err, .style = style};
   const int code = Run(args, console);
   return {code, out.str(), err.str()};
 }
@@ -28,6 +28,8 @@ inline std::vector<std::string> Words(const std::string& text) {
   for (std::string word; in >> word;) words.push_back(word);
   return words;
 }
-inline Outcome RunCommand(const std::string& line) { return RunCommand(Words(line)); }
+inline Outcome RunCommand(const std::string& line, const Style& style = {}) {
+  return RunCommand(Words(line), style);
+}
 
 }  // namespace millwright

@@ -1,5 +1,6 @@
 #include "core/config_io.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -349,7 +350,7 @@ TEST(ReadConfig, AMillionValuesAtMost) {
 
 TEST(WriteConfig, IsPrettyAndStable) {
   Cart cart;
-  cart.cargo = {"hay", "\"\\\n\x01é"};
+  cart.cargo = {"hay", "\"\\é"};
   cart.stripes = {Colour::kBlue, Colour::kRed};
   cart.wheels = {{}, {.spokes = 3}};
   const auto write = [&] { return WriteConfig([&](ConfigIo& io) { Fields(io, cart); }); };
@@ -359,7 +360,7 @@ TEST(WriteConfig, IsPrettyAndStable) {
   "weight": 1.5,
   "open": false,
   "owner": "nobody",
-  "cargo": ["hay", "\"\\\n\u0001é"],
+  "cargo": ["hay", "\"\\é"],
   "room": "80 GiB",
   "delay": "5 us",
   "colour": "red",
@@ -398,7 +399,7 @@ TEST(WriteConfig, RandomValuesReadBackEqual) {
     cart.weight = std::ldexp(static_cast<double>(1 + (random() >> 12)), below(400) - 200);
     cart.open = below(2) == 1;
     cart.owner.clear();
-    for (int i = below(20); i > 0; --i) cart.owner += static_cast<char>(below(128));
+    for (int i = below(20); i > 0; --i) cart.owner += static_cast<char>(' ' + below('~' - ' ' + 1));
     for (int i = below(4); i > 0; --i) cart.cargo.push_back(std::string(below(5), '"'));
     cart.room = Bytes(std::ldexp(static_cast<double>(random() >> 12), below(60) - 40));
     cart.delay = Seconds(-std::ldexp(static_cast<double>(random() >> 12), below(100) - 90));
@@ -528,7 +529,31 @@ TEST_F(TextFile, WritesWholeOrNotAtAll) {
   };
   EXPECT_EQ(complaint(Path("no/dir.json")),
             Path("no/dir.json") + ": cannot be written: No such file or directory");
-  EXPECT_EQ(complaint(dir_.string()), dir_.string() + ": cannot be written: Is a directory");
+  EXPECT_EQ(complaint(dir_.string()), dir_.string() + ": is a directory, not a file");
+  EXPECT_EQ(complaint("/dev/full"), "/dev/full: cannot be written: No space left on device");
+}
+
+TEST_F(TextFile, WhatCannotBeWrittenIsFoundBefore) {
+  const auto complaint = [](const std::string& path) -> std::string {
+    try {
+      CheckWritable(path);
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(complaint(Path("new.json")), "");
+  EXPECT_FALSE(fs::exists(Path("new.json")));
+  WriteTextFile(Path("old.json"), "one");
+  EXPECT_EQ(complaint(Path("old.json")), "");
+  EXPECT_EQ(ReadTextFile(Path("old.json")), "one");
+  EXPECT_EQ(complaint("/dev/full"), "");  // only writing tells
+  EXPECT_EQ(complaint(dir_.string()), dir_.string() + ": is a directory, not a file");
+  EXPECT_EQ(complaint(Path("no/dir.json")),
+            Path("no/dir.json") + ": there is no directory " + Path("no"));
+  const std::string long_name(300, 'x');  // NAME_MAX is 255
+  EXPECT_THAT(complaint(Path(long_name)),
+              testing::EndsWith(": cannot be written: File name too long"));
 }
 
 TEST(NearestName, SuggestsOnlyWhatIsNear) {
@@ -543,6 +568,20 @@ TEST(NearestName, SuggestsOnlyWhatIsNear) {
   EXPECT_EQ(NearestName("", names), "");
   EXPECT_EQ(NearestName(std::string(100'000, 'z'), names), "");
   EXPECT_EQ(NearestName("zero", {}), "");
+}
+
+TEST(ReadConfig, TextsAreLines) {
+  EXPECT_EQ(Complaint(R"({"owner": "a\u001b[31m", "cargo": ["hay", "a\nb"]})"),
+            "cart.json: at /owner: expected a text without control characters, got "
+            "\"a\\u001b[31m\"\n"
+            "cart.json: at /cargo/1: expected a text without control characters, got \"a\\nb\"");
+}
+
+TEST(ReadConfig, QuantitiesBeyondADouble) {
+  EXPECT_EQ(Complaint(R"({"room": "1e400 GB"})"),
+            "cart.json: at /room: expected a quantity of at least 0 B, got \"1e400 GB\" (beyond "
+            "the range "
+            "of a double)");
 }
 
 TEST(Printable, EscapesAndCuts) {

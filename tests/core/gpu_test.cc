@@ -93,6 +93,26 @@ TEST(Gpu, EveryPresetSurvivesWritingAndReading) {
   }
 }
 
+TEST(Gpu, CalibrationIsOneOfTheFamilies) {
+  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "H100", "calibration": "h1000"})"); }),
+            "gpu.json: at /calibration: expected one of \"A100\", \"H100\", \"B200\", \"B300\", "
+            "\"generic\", got \"h1000\"; did you mean \"H100\"?");
+  for (const GpuPreset& preset : GpuPresets()) {
+    EXPECT_NE(
+        std::find(CalibrationNames().begin(), CalibrationNames().end(), preset.spec.calibration),
+        CalibrationNames().end())
+        << preset.spec.name;
+  }
+  EXPECT_TRUE(FindGpu("H200").measured());
+  EXPECT_FALSE(FindGpu("MI300X").measured());
+  EXPECT_FALSE(GpuSpec().measured());
+}
+
+TEST(Gpu, UnknownNameIsEscaped) {
+  EXPECT_TRUE(
+      ErrorOf([] { FindGpu("\xff\x1b"); }).starts_with("unknown GPU \"\\xff\\u001b\"; known: "));
+}
+
 TEST(Gpu, UnknownParentIsAMistakeOfTheFile) {
   EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "H2000"})"); }),
             "gpu.json: at /inherit: unknown GPU \"H2000\", did you mean \"H200\"?; known: "

@@ -33,12 +33,19 @@ std::string Complaint(std::string_view text) {
   return "";
 }
 
-// A file of `model_type` with small sizes and `more` keys.
+// A file of `model_type` with small sizes, where `more` has no others, and `more` keys.
 std::string Small(const std::string& model_type, const std::string& more = "") {
-  return R"({"model_type": ")" + model_type +
-         R"(", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8,
-             "intermediate_size": 128, "vocab_size": 1000)" +
-         (more.empty() ? "" : ", ") + more + "}";
+  constexpr std::pair<std::string_view, int> kSizes[] = {{"num_hidden_layers", 4},
+                                                         {"hidden_size", 64},
+                                                         {"num_attention_heads", 8},
+                                                         {"intermediate_size", 128},
+                                                         {"vocab_size", 1000}};
+  std::string text = R"({"model_type": ")" + model_type + '"';
+  for (const auto& [key, size] : kSizes) {
+    const std::string quoted = '"' + std::string(key) + '"';
+    if (more.find(quoted) == more.npos) text += ", " + quoted + ": " + std::to_string(size);
+  }
+  return text + (more.empty() ? "" : ", ") + more + "}";
 }
 
 std::vector<std::int64_t> Windows(const ModelConfig& m) {
@@ -265,8 +272,17 @@ TEST(HfConfig, IgnoredKeysAreListed) {
   EXPECT_THAT(ignored, testing::ElementsAre("/vision_config", "/text_config/rope_theta"));
 }
 
-TEST(HfConfig, TheLastOfTwoEqualKeysCountsAsInPython) {
-  EXPECT_EQ(Read(Small("llama", R"("vocab_size": 2000)")).vocab_size, 2000);
+TEST(HfConfig, AKeyThatCountsIsGivenOnce) {
+  EXPECT_EQ(Complaint(Small("llama", R"("vocab_size": 2000, "vocab_size": 1000)")),
+            "at /vocab_size: duplicate field, given 2 times");
+  EXPECT_EQ(Complaint(R"({"model_type": "gemma3", "text_config": {}, "text_config": {}})"),
+            "at /text_config: duplicate field, given 2 times");
+  // What has no influence may be there twice.
+  EXPECT_EQ(Complaint(Small("llama", R"("rope_theta": 1, "rope_theta": 2)")), "");
+}
+
+TEST(HfConfig, NamesFromFilesArePrintable) {
+  EXPECT_EQ(ReadHfConfig("a\xff\x1b[31mb.json", Small("llama")).name, "a\\xff\\u001b[31mb");
 }
 
 TEST(HfConfig, EveryMistakeAtOnce) {

@@ -1,5 +1,6 @@
 #include "core/model_presets.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -74,6 +75,14 @@ TEST(ModelPresets, AnUnknownNameGetsTheNearest) {
   EXPECT_EQ(Complaint([] { LoadModel("qwen-3-8b"); }), "");  // only spelt differently
   EXPECT_EQ(Complaint([] { LoadModel("xyzzy"); }),
             "model \"xyzzy\": no such preset or file; presets: " + list);
+  EXPECT_THAT(Complaint([] { LoadModel("meta-llama/Llama-3.1-8B-Instruct"); }),
+              testing::StartsWith("model \"meta-llama/Llama-3.1-8B-Instruct\": no such file, and "
+                                  "nothing is fetched from the hub; did you mean "
+                                  "\"llama-3.1-8b\"? presets: llama-2-7b, "));
+  // No size or version is near, but the family is known.
+  EXPECT_THAT(Complaint([] { LoadModel("mixtral-9"); }),
+              testing::StartsWith("model \"mixtral-9\": no such preset or file; did you mean one "
+                                  "of mixtral-8x7b, mixtral-8x22b? presets: "));
   EXPECT_EQ(Complaint([] { LoadModel("no/such/config.json"); }),
             "no/such/config.json: no such file");
 }

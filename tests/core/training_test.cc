@@ -59,7 +59,7 @@ TEST(Training, RangesAreChecked) {
                           "moe_imbalance": 0.5, "precision": "bf61", "state": "megatorn"})"),
             "t.json: at /global_batch_size: expected an integer from 1 to 1073741824, got 0\n"
             "t.json: at /seq_length: expected an integer from 1 to 1073741824, got -1\n"
-            "t.json: at /precision: expected one of \"fp32\", \"tf32\", \"fp16\", \"bf16\", "
+            "t.json: at /precision: expected one of \"fp16\", \"bf16\", "
             "\"fp8\", \"mxfp8\", \"nvfp4\", got \"bf61\"; did you mean \"bf16\"?\n"
             "t.json: at /state: expected one of \"megatron\", \"fsdp\", got \"megatorn\"; did you "
             "mean \"megatron\"?\n"

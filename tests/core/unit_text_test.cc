@@ -113,7 +113,11 @@ TEST(Format, Seconds) {
   EXPECT_EQ(FormatSeconds(Seconds(0.99944)), "999 ms");
   EXPECT_EQ(FormatSeconds(Seconds(9.996e-3)), "10.0 ms");
   EXPECT_EQ(FormatSeconds(Seconds(99.96e-3)), "100 ms");
-  EXPECT_EQ(FormatSeconds(Seconds(12345)), "12345 s");
+  EXPECT_EQ(FormatSeconds(Seconds(1234)), "1234 s");
+  EXPECT_EQ(FormatSeconds(Seconds(12345)), "12,345 s");
+  EXPECT_EQ(FormatSeconds(Seconds(86400 * 2.5)), "2.50 days");
+  EXPECT_EQ(FormatSeconds(Seconds(86400 * 1234567.0)), "1,234,567 days");
+  EXPECT_EQ(FormatSeconds(Seconds(86400 * 1.5e20)), "1.50e+20 days");
   EXPECT_EQ(FormatSeconds(Seconds(2e-10)), "0.20 ns");
 }
 

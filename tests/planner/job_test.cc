@@ -9,7 +9,8 @@ namespace {
 
 TEST(Job, ReadsBackWhatItWrites) {
   Job job;
-  job.has_model = job.has_training = job.has_cluster = job.has_parallel = true;
+  job.has_model = job.has_training = job.has_cluster = job.has_parallel = job.has_search = true;
+  job.search = {.memory_margin = 0.1, .require = {"tp=8,pp=2|4"}, .forbid = {"zero=3", "sp=off"}};
   job.model = PresetModel("deepseek-v3");
   job.training = {.global_batch_size = 15360, .seq_length = 4096, .precision = Precision::kFp8};
   job.cluster = FindCluster("dgx-h800");
@@ -25,6 +26,7 @@ TEST(Job, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.training, job.training);
   EXPECT_EQ(again.cluster, job.cluster);
   EXPECT_EQ(again.parallel, job.parallel);
+  EXPECT_EQ(again.search, job.search);
   EXPECT_TRUE(again.has_model && again.has_training && again.has_cluster && again.has_parallel);
   EXPECT_EQ(WriteJob(again), text);
 }
@@ -52,13 +54,40 @@ TEST(Job, MistakesOfAllPartsInOnePass) {
     EXPECT_STREQ(error.what(),
                  "job.json: at /training/seq_length: expected an integer from 1 to 1073741824, "
                  "got -1\n"
-                 "job.json: at /training/precision: expected one of \"fp32\", \"tf32\", \"fp16\", "
+                 "job.json: at /training/precision: expected one of \"fp16\", "
                  "\"bf16\", \"fp8\", \"mxfp8\", \"nvfp4\", got \"fp9\"; did you mean \"fp8\"?\n"
                  "job.json: at /parallel/tensor_parallel: expected an integer from 1 to 1048576, "
                  "got 0\n"
                  "job.json: at /modle: unknown field; did you mean \"model\"? accepted fields: "
-                 "model_from, model, training, cluster, parallel");
+                 "model_from, model, training, cluster, parallel, search");
   }
+}
+
+std::string Mistakes(std::string_view text) {
+  try {
+    ParseJob("job.json", text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Job, FiltersAreCheckedWithTheFile) {
+  EXPECT_EQ(Mistakes(R"({"search": {"memory_margin": 1, "require": ["tp=0,zerp=1"],
+                                    "forbid": ["pp"]}})"),
+            "job.json: at /search/memory_margin: expected a number from 0 to 0.99, got 1\n"
+            "job.json: at /search/require: at tp: expected an integer >= 1, got \"0\"\n"
+            "job.json: at /search/require: unknown knob \"zerp\"; did you mean \"zero\"? accepted: "
+            "tp, sp, cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, "
+            "schedule\n"
+            "job.json: at /search/forbid: expected knob=value, got \"pp\"");
+}
+
+TEST(Job, FilesOfOtherKinds) {
+  EXPECT_EQ(Mistakes(R"({"model_type": "llama", "hidden_size": 64})"),
+            "job.json: is a Hugging Face config, not a job file; give it with --model");
+  EXPECT_EQ(Mistakes(R"({"inherit": "dgx-h100", "nodes": 4})"),
+            "job.json: is a cluster, not a job file; give it with --cluster");
 }
 
 }  // namespace

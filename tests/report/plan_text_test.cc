@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model_presets.h"
 #include "report/estimate_text.h"
 
 namespace millwright {
@@ -45,10 +46,28 @@ TEST(EstimateText, Sentences) {
 
 TEST(EstimateText, TimeByItem) {
   EXPECT_EQ(TimeText(Example(), {}),
-            "Time of a step                   10.0 s  share\n"
+            "Time of a step, slowest stage 0  10.0 s  share\n"
             "  compute                        8.00 s  80.0%  ################################\n"
             "  tensor-parallel communication  1.50 s  15.0%  ######\n"
             "  pipeline bubble                500 ms   5.0%  ##\n");
+  Estimate one = Example();
+  one.memory.resize(1);
+  one.time = {};
+  one.time[TimeItem::kRecompute] = one.step = Seconds(2);
+  // 70 columns leave 10 to a bar.
+  EXPECT_EQ(TimeText(one, {.width = 70}),
+            "Time of a step                        2.00 s   share\n"
+            "  recompute (with its communication)  2.00 s  100.0%  ##########\n");
+}
+
+TEST(EstimateText, LayersOfEachStage) {
+  EXPECT_EQ(LayersText({20}), "20");
+  EXPECT_EQ(LayersText({20, 20, 20, 20}), "20");
+  std::vector<int> uneven(16, 8);
+  uneven.front() = uneven.back() = 7;
+  EXPECT_EQ(LayersText(uneven), "7, 14 x 8, 7 (uneven)");
+  // 126 layers over 16 stages.
+  EXPECT_EQ(LayersPerStage(PresetModel("llama-3.1-405b"), {.pipeline = 16}), uneven);
 }
 
 TEST(EstimateText, EqualStagesShareALine) {

@@ -48,6 +48,29 @@ TEST(ClusterConfig, UnknownNameListsTheNearest) {
             "or give a JSON file");
 }
 
+TEST(ClusterConfig, UnknownParentIsTheOnlyMistake) {
+  constexpr char kKnown[] =
+      "; known: dgx-a100, dgx-a100-40gb, dgx-h100, dgx-h200, dgx-h800, dgx-b200, dgx-b300, "
+      "gb200-nvl72, gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, "
+      "a100-pcie-bridge, mi300x";
+  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h1000"})"); }),
+            std::string("c.json: at /inherit: unknown cluster \"dgx-h1000\", did you mean "
+                        "\"dgx-h100\"?") +
+                kKnown);
+  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "./other.json"})"); }),
+            std::string("c.json: at /inherit: unknown cluster \"./other.json\"") + kKnown +
+                "; inherit takes a preset's name, not a file");
+}
+
+TEST(ClusterConfig, NamesFromInputAreEscaped) {
+  EXPECT_TRUE(ErrorOf([] {
+                LoadCluster("dgx-\xff\x1b[31m");
+              }).starts_with("unknown cluster \"dgx-\\xff\\u001b[31m\"; known: "));
+  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h100", "name": "a\u001b[31m"})"); }),
+            "c.json: at /name: expected a text without control characters, got "
+            "\"a\\u001b[31m\"");
+}
+
 TEST(ClusterConfig, MissingFile) {
   EXPECT_EQ(ErrorOf([] { LoadCluster("nowhere/my.json"); }), "nowhere/my.json: no such file");
 }
@@ -159,7 +182,7 @@ TEST(ClusterConfig, TooLarge) {
   c.nodes = 40000;
   EXPECT_EQ(ErrorOf([&] { Cluster{c}; }),
             "cluster dgx-h100: nodes: 40000 nodes of 8 GPUs are 320000 GPUs, more than the 262144 "
-            "modelled");
+            "modelled: at most 32768 nodes");
 }
 
 TEST(ClusterConfig, SocketsThatDoNotMeet) {
