@@ -207,8 +207,9 @@ FlopsPerSecond GpuSpec::peak(Precision p) const {
     case Precision::kBf16:
       return peak_bf16;
     case Precision::kFp8:
-    case Precision::kMxfp8:
       return peak_fp8;
+    case Precision::kMxfp8:  // block-scaled units came with FP4's
+      return peak_fp4.value > 0 ? peak_fp8 : FlopsPerSecond(0);
     case Precision::kNvfp4:
       return peak_fp4;
   }

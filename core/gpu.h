@@ -32,7 +32,7 @@ struct GpuSpec {
   std::string source;
   bool operator==(const GpuSpec&) const = default;
 
-  // FP16 has BF16's peak, MXFP8 has FP8's.  0 where not supported.
+  // FP16 has BF16's peak; MXFP8 has FP8's where there is FP4 too.  0 where not supported.
   FlopsPerSecond peak(Precision p) const;
   // Whether its family's efficiencies are measured.
   bool measured() const { return calibration != kUncalibrated; }

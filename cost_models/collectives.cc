@@ -23,13 +23,16 @@ Seconds SquareRootTerm(double wire_factor, Bytes payload, const CollectiveCalibr
   return Seconds(c.sqrt_coefficient * wire_factor * std::sqrt(payload.value));
 }
 
-// One pass around the ring: reduce-scatter or all-gather.
-Seconds RingPass(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
+// One pass around the ring: reduce-scatter, all-gather, or a broadcast that flows through.
+Seconds RingPass(double wire_factor, Bytes payload, const PathProfile& path,
+                 const CollectiveCalibration& c) {
   const int fabric_hops = path.domains > 1 ? path.domains - 1 : 0;
   const int domain_hops = path.ranks - 1 - fabric_hops;
   return domain_hops * c.domain_step + fabric_hops * c.fabric_step +
-         payload * (double(path.ranks - 1) / path.ranks) / RingBandwidth(path, c) +
-         SquareRootTerm(1, payload, c);
+         payload * wire_factor / RingBandwidth(path, c) + SquareRootTerm(1, payload, c);
+}
+Seconds RingPass(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
+  return RingPass(double(path.ranks - 1) / path.ranks, payload, path, c);
 }
 
 CollectiveCost AllReduce(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
@@ -95,6 +98,8 @@ std::string_view Name(CollectiveKind kind) {
       return "all-to-all";
     case CollectiveKind::kSendRecv:
       return "send-recv";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
   }
   return {};
 }
@@ -115,6 +120,14 @@ std::string_view Name(CollectiveAlgorithm algorithm) {
       return "pairwise";
     case CollectiveAlgorithm::kDirect:
       return "direct";
+    case CollectiveAlgorithm::kOneShot:
+      return "one-shot";
+    case CollectiveAlgorithm::kHalvingDoubling:
+      return "halving-doubling";
+    case CollectiveAlgorithm::kHierarchical:
+      return "hierarchical";
+    case CollectiveAlgorithm::kRailAligned:
+      return "rail-aligned";
   }
   return {};
 }
@@ -129,6 +142,7 @@ double RingBytesSentFactor(CollectiveKind kind, int ranks) {
     case CollectiveKind::kAllToAll:
       return (n - 1) / n;
     case CollectiveKind::kSendRecv:
+    case CollectiveKind::kBroadcast:
       return 1;
   }
   return 0;
@@ -143,6 +157,8 @@ CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathPr
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllGather:
       return {c.base + RingPass(payload, path, c), CollectiveAlgorithm::kRing};
+    case CollectiveKind::kBroadcast:
+      return {c.base + RingPass(1, payload, path, c), CollectiveAlgorithm::kRing};
     case CollectiveKind::kAllToAll:
       return AllToAll(payload, path, c);
     case CollectiveKind::kSendRecv: {

@@ -1,7 +1,8 @@
 // How many bytes a collective puts on the wire and how long it takes.
 //
 // `payload` is nccl-tests' "size": all-reduce the buffer; all-gather and reduce-scatter the FULL
-// buffer (ranks x shard); all-to-all a rank's whole send buffer; send-recv the message.
+// buffer (ranks x shard); all-to-all a rank's whole send buffer; send-recv and broadcast the
+// message.
 //
 // Model: for every algorithm that NCCL could choose, base + steps x latency + wire bytes over the
 // achieved bandwidth of the slowest level + a square-root term (the envelope of the LL, LL128 and
@@ -19,14 +20,35 @@
 
 namespace millwright {
 
-enum class CollectiveKind { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kSendRecv };
-enum class CollectiveAlgorithm { kNone, kRing, kTree, kNvls, kNvlsTree, kPairwise, kDirect };
+enum class CollectiveKind {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kSendRecv,
+  kBroadcast,
+};
+enum class CollectiveAlgorithm {
+  kNone,
+  kRing,
+  kTree,
+  kNvls,
+  kNvlsTree,
+  kPairwise,
+  kDirect,
+  // Not NCCL's choice, and so never the outcome of CostOfCollective; sim/collectives has them.
+  kOneShot,
+  kHalvingDoubling,
+  kHierarchical,
+  kRailAligned,
+};
 
 std::string_view Name(CollectiveKind kind);
 std::string_view Name(CollectiveAlgorithm algorithm);
 
 // Bytes that each rank of a ring sends, over the payload: 2(n-1)/n for all-reduce, (n-1)/n for
-// reduce-scatter, all-gather and all-to-all, 1 for send-recv.  nccl-tests' bus factor.
+// reduce-scatter, all-gather and all-to-all, 1 for send-recv and broadcast.  nccl-tests' bus
+// factor.
 double RingBytesSentFactor(CollectiveKind kind, int ranks);
 
 struct CollectiveCost {

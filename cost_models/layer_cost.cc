@@ -52,6 +52,7 @@ Seconds HbmTime(Bytes bytes, const GpuSpec& gpu, const Calibration& c) {
 
 struct Passes {
   Seconds forward, backward;
+  Seconds weight_gradient;  // of backward
 };
 
 Passes GemmPasses(const Operator& op, const CostContext& x) {
@@ -61,8 +62,11 @@ Passes GemmPasses(const Operator& op, const CostContext& x) {
   const auto time = [&](double m, double n, double k) {
     return GemmTime(m, n, k, op.groups, precision, x.gpu, x.calibration);
   };
-  Passes t{time(op.m, op.n, op.k),
-           x.calibration.gemm.backward_factor * (time(op.m, op.k, op.n) + time(op.n, op.k, op.m))};
+  const double factor = x.calibration.gemm.backward_factor;
+  Passes t{.forward = time(op.m, op.n, op.k),
+           .backward = factor * time(op.m, op.k, op.n),
+           .weight_gradient = factor * time(op.n, op.k, op.m)};
+  t.backward += t.weight_gradient;
   if (LowPrecision(precision)) {
     const double bytes = x.calibration.gemm.cast_bytes_per_element;
     t.forward += HbmTime(Bytes(bytes * op.groups * op.m * op.k), x.gpu, x.calibration);
@@ -76,14 +80,14 @@ Passes AttentionPasses(const Operator& op, const CostContext& x) {
   if (!op.fused) {
     // Two batched products over the whole square of scores, and the softmax between them.
     const double sequence = op.attention_tokens;
-    const double batch = sequence > 0 ? op.scores_full / (sequence * sequence) : 0;
+    const double batch = op.scores_square / (sequence * sequence);
     const Precision p = Precision::kBf16;
     const Seconds products =
         GemmTime(sequence, sequence, op.qk_head, batch, p, x.gpu, x.calibration) +
         GemmTime(sequence, op.v_head, sequence, batch, p, x.gpu, x.calibration);
     const Seconds scores =
-        HbmTime(Bytes(a.unfused_score_bytes * op.scores_full), x.gpu, x.calibration);
-    return {products + scores, 2 * products + a.unfused_backward_factor * scores};
+        HbmTime(Bytes(a.unfused_score_bytes * op.scores_square), x.gpu, x.calibration);
+    return {products + scores, 2 * products + a.unfused_backward_factor * scores, Seconds(0)};
   }
   // Between head sizes 64 and 128 the rate is interpolated.
   const double head = std::clamp(std::max(op.qk_head, op.v_head), 64.0, 128.0);
@@ -92,7 +96,7 @@ Passes AttentionPasses(const Operator& op, const CostContext& x) {
                                                  (op.attention_tokens + a.roll_off));
   const Seconds forward = op.forward_flops(MfuConvention::kCausal) / rate;
   const Seconds launches = double(op.kernels) * a.launch;
-  return {launches + forward, launches + a.backward_factor * forward};
+  return {launches + forward, launches + a.backward_factor * forward, Seconds(0)};
 }
 
 // Dispatch and combine with each token sent once to a destination, not once per expert.
@@ -104,7 +108,11 @@ Seconds DeduplicatedExchange(Bytes payload, const PathProfile& path, const CostC
   const Bytes own = payload / topk;  // one copy of every token
   const double per_domain = path.max_ranks_per_domain;
   double domains = destinations(path.domains);
-  if (x.moe_topk_groups > 0) domains = std::min(domains, double(x.moe_topk_groups));
+  if (x.moe_topk_groups > 0) {
+    // Node-limited routing: a group of experts lies on this many domains.
+    const double of_group = std::max(1.0, double(path.domains) / std::max(1, x.moe_num_groups));
+    domains = std::min(domains, x.moe_topk_groups * of_group);
+  }
   // Arrivals in a domain fan out to its GPUs over NVLink; copies for itself stay.
   const double gpu_copies = std::min(destinations(path.ranks), topk);
   const Bytes inside = own * gpu_copies * ((per_domain - 1) / per_domain);
@@ -172,6 +180,7 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       const Passes t = GemmPasses(op, x);
       cost.forward.compute = t.forward;
       cost.backward.compute = t.backward;
+      cost.weight_gradient = t.weight_gradient;
       break;
     }
     case OperatorKind::kAttention: {
@@ -185,7 +194,7 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       const double eager = x.training.state == StateScheme::kFsdp ? m.fsdp_factor : 1;
       const Seconds t = HbmTime(eager * op.bytes, x.gpu, x.calibration);
       cost.forward.compute = m.launch + t;
-      cost.backward.compute = m.launch + m.backward_factor * t;
+      cost.backward.compute = m.launch + (op.backward_as_forward ? 1 : m.backward_factor) * t;
       break;
     }
     case OperatorKind::kCollective: {
@@ -203,7 +212,7 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
         SlotOf(op.group, cost.backward) = op.backward_repeats * time(op.backward_collective);
       }
       double exposed = 1;
-      if (op.group == GroupKind::kTensor && x.training.tp_comm_overlap) {
+      if (op.group == GroupKind::kTensor && op.beside_gemm && x.training.tp_comm_overlap) {
         exposed = x.calibration.overlap.tp_exposed;
       }
       if (op.group == GroupKind::kExpert && x.training.expert_overlap) {

@@ -41,6 +41,7 @@ struct PassTime {
 
 struct OperatorCost {
   PassTime forward, backward;
+  Seconds weight_gradient;  // of backward.compute, what a split backward may do later
   ModuleMask modules = 0;
 };
 
@@ -60,7 +61,8 @@ struct CostContext {
   const Calibration& calibration;
   const TrainingConfig& training;
   int moe_topk = 0;         // copies of a token that dispatch sends
-  int moe_topk_groups = 0;  // domains it may reach (node-limited routing); 0: any
+  int moe_num_groups = 0;   // node-limited routing: groups of experts,
+  int moe_topk_groups = 0;  //   and how many of them a token may reach; 0: any
 };
 
 LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& paths,

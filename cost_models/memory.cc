@@ -42,11 +42,15 @@ ModelState StateOf(const RankParameters& parameters, const TrainingConfig& train
     return Bytes(bytes * (parameters.dense / (sharded ? dense_shard : 1) +
                           parameters.expert / (sharded ? expert_shard : 1)));
   };
-  // FSDP's stored weight is the fp32 master itself.
-  const bool fsdp = training.state == StateScheme::kFsdp;
-  return {.weights = spread(fsdp ? 4 : 2, zero >= 3),
-          .gradients = spread(training.gradient_bytes, zero >= 2),
-          .optimizer = spread((fsdp ? 0 : 4) + training.moment_bytes, zero >= 1)};
+  ModelState state{.weights = spread(2, zero >= 3),
+                   .gradients = spread(training.gradient_bytes, zero >= 2),
+                   .optimizer = spread(4 + training.moment_bytes, zero >= 1)};
+  if (training.state == StateScheme::kFsdp) {
+    // The fp32 shard is the weight; below ZeRO-3 a BF16 copy of all of them stays beside it.
+    state.weights = spread(4, zero >= 1) + (zero < 3 ? spread(2, false) : Bytes(0));
+    state.optimizer = spread(training.moment_bytes, zero >= 1);
+  }
+  return state;
 }
 
 DeviceOverheads DeviceOverheadsOf(const TrainingConfig&) {

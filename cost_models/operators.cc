@@ -38,6 +38,7 @@ class LayerBuilder {
     op.modules = modules;
     return op;
   }
+  Operator& back() { return operators_.back(); }
   int last() const { return int(operators_.size()) - 1; }
 
   Operator& MemoryBound(std::string_view name, double bytes, ModuleMask modules = 0) {
@@ -88,7 +89,9 @@ class LayerBuilder {
 
   // A norm over the hidden size, its input (once a residual branch) and its output kept.
   void Norm(std::string_view name, bool keep_input, bool layer_input, bool keep_output) {
-    Operator& op = MemoryBound(name, 2 * kWidth * sharded_tokens_ * h_, kLayerNorm);
+    // Megatron's layernorm module recomputes the norms whose outputs it drops.
+    Operator& op = MemoryBound(name, 2 * kWidth * sharded_tokens_ * h_,
+                               keep_output ? kLayerNorm : ModuleMask{0});
     if (keep_input) {
       op.saved.push_back({.name = "norm input",
                           .bytes = Bytes(kWidth * sharded_tokens_ * h_),
@@ -121,7 +124,8 @@ class LayerBuilder {
   void LatentQueryKeyValue();
   void Core(LayerKind kind, double heads, double groups, double qk_head, double v_head);
   // fc1, activation, fc2 on `tokens` rows, inner size `inner` on this rank, `groups` experts.
-  void TwoLinears(double tokens, double inner, double groups, ModuleMask modules,
+  // Where `gathered`, the input was gathered over tensor ranks and is gathered again for wgrad.
+  void TwoLinears(double tokens, double inner, double groups, bool gathered, ModuleMask modules,
                   ModuleMask product_modules);
 
   const ModelConfig& model_;
@@ -192,16 +196,17 @@ void LayerBuilder::LatentQueryKeyValue() {
   norm.saved.push_back(
       {.name = "latent norm statistics", .bytes = Bytes(8 * sharded_tokens_), .statistic = true});
   if (a.q_lora_rank > 0) {
-    Gather("latent gather", down);
+    Gather("latent gather", down, kMlaUpProj);
     Gemm("q up", tokens_, heads * qk, double(a.q_lora_rank), kMlaUpProj);
   } else {
     Gather("q gather", h_);
     Gemm("q projection", tokens_, heads * qk, h_);
     RegatherForWgrad("q wgrad gather", h_);
-    Gather("latent gather", down);
+    Gather("latent gather", down, kMlaUpProj);
   }
   Gemm("kv up", tokens_, heads * double(a.qk_nope_head_dim + a.v_head_dim), double(a.kv_lora_rank),
        kMlaUpProj);
+  RegatherForWgrad("latent wgrad gather", latents);
   // Rope on the queries' and the shared key's rotary part, and the key assembled a head.
   MemoryBound("rope", 2 * kWidth * tokens_ * (heads * double(a.qk_rope_head_dim) + heads * qk),
               kMlaUpProj);
@@ -215,18 +220,19 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   const bool ulysses = c > 1 && !ring;
   const double window =
       kind.sliding_window > 0 ? std::min(double(kind.sliding_window), sequence) : sequence;
+  // With Ulysses, KV heads fewer than t c are replicated before the exchange, and kept so.
+  const double spread = ulysses ? std::max(1.0, c / groups) : 1;
   const double query_bytes = kWidth * tokens_ * heads * qk_head;
-  const double key_bytes = kWidth * tokens_ * groups * qk_head;
-  const double value_bytes = kWidth * tokens_ * groups * v_head;
+  const double key_bytes = kWidth * tokens_ * groups * qk_head * spread;
+  const double value_bytes = kWidth * tokens_ * groups * v_head * spread;
   const double output_bytes = kWidth * tokens_ * heads * v_head;
 
   if (ulysses) {
     // Sequence-sharded, all heads of a tensor rank -> whole sequence, heads / c; payload is what a
-    // rank holds.  KV heads fewer than t c are replicated first.
-    const double spread = std::max(1.0, c / groups);
+    // rank holds.
     Operator& in = Add("ulysses qkv all-to-all", OperatorKind::kCollective);
     in.group = GroupKind::kContext;
-    in.payload = Bytes(query_bytes + (key_bytes + value_bytes) * spread);
+    in.payload = Bytes(query_bytes + key_bytes + value_bytes);
     in.forward_collective = in.backward_collective = CollectiveKind::kAllToAll;
   }
 
@@ -237,6 +243,7 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   core.v_head = v_head;
   core.scores_full = heads * tokens_ * window;
   core.scores = heads * tokens_ * (window - window * window / (2 * sequence));
+  core.scores_square = heads * tokens_ * sequence;
   core.attention_tokens = ring ? sequence / c : sequence;
   core.kernels = ring ? shape_.context : 1;
   const ModuleMask qkv_modules = model_.latent ? kMlaUpProj : ModuleMask{0};
@@ -250,7 +257,7 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
                           .modules = kCoreAttn,
                           .statistic = true});
   } else {
-    const double score_elements = heads * tokens_ * sequence;
+    const double score_elements = core.scores_square;
     core.saved.push_back(
         {.name = "softmax", .bytes = Bytes(2 * score_elements), .modules = kCoreAttn});
     if (model_.attention_dropout) {
@@ -284,8 +291,8 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   }
 }
 
-void LayerBuilder::TwoLinears(double tokens, double inner, double groups, ModuleMask modules,
-                              ModuleMask product_modules) {
+void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool gathered,
+                              ModuleMask modules, ModuleMask product_modules) {
   const double fc1_width = (model_.gated_linear_unit ? 2 : 1) * inner;
   const auto linear = [&](std::string_view name, double n, double k) -> Operator& {
     Operator& op = Gemm(name, tokens / groups, n, k, modules);
@@ -294,7 +301,7 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, Module
     return op;
   };
   linear("fc1", fc1_width, h_);
-  if (modules == kMlp) RegatherForWgrad("fc1 wgrad gather", h_);
+  if (gathered) RegatherForWgrad("fc1 wgrad gather", h_);
   Operator& act = MemoryBound("activation", kWidth * tokens * (fc1_width + inner),
                               ModuleMask(modules | product_modules));
   act.saved.push_back(
@@ -310,7 +317,7 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, Module
 void LayerBuilder::DenseMlp() {
   Norm("pre-mlp norm", !model_.parallel_residual, false, true);
   Gather("mlp gather", h_, kMlp);
-  TwoLinears(tokens_, double(model_.ffn_hidden_size) / t_, 1, kMlp, 0);
+  TwoLinears(tokens_, double(model_.ffn_hidden_size) / t_, 1, true, kMlp, 0);
   Reduce("mlp reduce", kMlp);
   if (model_.post_layer_norms) Norm("post-mlp norm", true, false, false);
   Residual("mlp residual");
@@ -332,7 +339,7 @@ void LayerBuilder::MoeMlp() {
       {.name = "router logits", .bytes = Bytes(4 * own * moe.num_experts), .modules = kMoe});
   if (moe.shared_expert_ffn_hidden_size > 0) {
     Gather("shared expert gather", h_, kMoe);
-    TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, kMoe, 0);
+    TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, true, kMoe, 0);
     Reduce("shared expert reduce", kMoe);
   }
   MemoryBound("permute", 5 * sent * training_.moe_imbalance * h_, kMoe);
@@ -350,7 +357,7 @@ void LayerBuilder::MoeMlp() {
     gather.backward_collective = CollectiveKind::kReduceScatter;
   }
   const int first = last() + 1;
-  TwoLinears(routed, double(moe.ffn_hidden_size) / x, local_experts, kMoe, kMoeAct);
+  TwoLinears(routed, double(moe.ffn_hidden_size) / x, local_experts, false, kMoe, kMoeAct);
   operators_[first].saved.push_back(
       {.name = "permuted tokens", .bytes = Bytes(kWidth * routed * h_), .modules = kMoe});
   if (x > 1) {
@@ -422,6 +429,7 @@ std::vector<Operator> EmbeddingOperators(const ModelConfig& model, const LayerSh
   LayerBuilder builder(model, shape, training);
   builder.MemoryBound("embedding", 2 * kWidth * builder.tokens() * double(model.hidden_size));
   builder.Reduce("embedding reduce");
+  if (shape.tensor > 1) builder.back().beside_gemm = false;
   if (model.hidden_dropout) {
     const double elements = builder.sharded_tokens() * double(model.hidden_size);
     builder.MemoryBound("embedding dropout", 5 * elements)
@@ -443,6 +451,7 @@ std::vector<Operator> HeadOperators(const ModelConfig& model, const LayerShape& 
   // 12 bytes of HBM traffic a logit and pass.  Kept: BF16 logits and the fp32 softmax; unfused,
   // an fp32 copy of the logits beside them (6 and 10 bytes a logit).
   Operator& loss = builder.MemoryBound("cross-entropy", 12 * logits);
+  loss.backward_as_forward = true;
   loss.saved.push_back(
       {.name = "logits", .bytes = Bytes((training.fused_cross_entropy ? 6 : 10) * logits)});
   if (shape.tensor > 1) {
@@ -451,6 +460,7 @@ std::vector<Operator> HeadOperators(const ModelConfig& model, const LayerShape& 
     op.payload = Bytes(4 * builder.tokens());
     op.repeats = 3;
     op.backward = false;
+    op.beside_gemm = false;
   }
   return builder.Take();
 }
@@ -464,6 +474,7 @@ std::vector<Operator> MtpOperators(const ModelConfig& model, const LayerShape& s
   builder.Gather("mtp gather", 2 * h);
   builder.Gemm("mtp projection", builder.tokens(), h / shape.tensor, 2 * h);
   builder.RegatherForWgrad("mtp wgrad gather", 2 * h);
+  builder.Gather("mtp output gather", h);
   return builder.Take();
 }
 

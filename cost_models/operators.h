@@ -74,8 +74,11 @@ struct Operator {
   bool fused = true;
   int kernels = 1;  // a ring runs one a step
 
+  double scores_square = 0;  // of the whole square, which unfused attention works on and keeps
+
   // Memory-bound: HBM bytes of the forward pass.
   Bytes bytes;
+  bool backward_as_forward = false;  // backward moves the same bytes, not the usual 1.6 x
 
   // Collectives: payload (nccl-tests' size) and kind, forward and backward.
   GroupKind group = GroupKind::kTensor;
@@ -86,6 +89,7 @@ struct Operator {
   Bytes payload;
   int repeats = 1;              // ring exchanges: context - 1
   double backward_repeats = 1;  // of each forward transfer
+  bool beside_gemm = true;      // can be split and overlapped with a GEMM (tp_comm_overlap)
   int hidden_under = -1;  // index of the GEMM whose dgrad or the attention whose passes hide it
 
   Flops forward_flops(MfuConvention convention) const;  // of the model: causal or full attention

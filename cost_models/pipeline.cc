@@ -1,6 +1,7 @@
 #include "cost_models/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millwright {
 
@@ -15,20 +16,30 @@ double ChunksInFlight(int pipeline, std::int64_t micro_batches, int virtual_stag
                   m * virtual_stages);
 }
 
-std::vector<int> LayersPerChunk(int num_layers, int chunks) {
-  const int base = num_layers / chunks;
+double ChunksInFlight(int pipeline, std::int64_t micro_batches, int virtual_stages, int rank,
+                      int chunk) {
+  const double p = pipeline;
+  const double in_flight = ChunksInFlight(pipeline, micro_batches, virtual_stages, rank);
+  const double round = p * virtual_stages;  // forwards of one group of micro-batches
+  const double whole = std::floor(in_flight / round);
+  return whole * p + std::clamp(in_flight - whole * round - chunk * p, 0.0, p);
+}
+
+std::vector<int> LayersPerChunk(int num_layers, int pipeline, int virtual_stages) {
+  const int chunks = pipeline * virtual_stages;
+  std::vector<int> layers(chunks, num_layers / chunks);
   const int longer = num_layers % chunks;
-  std::vector<int> layers(chunks, longer == 0 ? base : base + 1);
-  int shorter = longer == 0 ? 0 : chunks - longer;
-  if (shorter > 0) {
-    --layers[chunks - 1];
-    --shorter;
-  }
-  if (shorter > 0) {
-    --layers[0];
-    --shorter;
-  }
-  for (int k = chunks - 2; shorter > 0; --k, --shorter) --layers[k];
+  const int whole = longer / pipeline * pipeline;
+  for (int k = 0; k < whole; ++k) ++layers[k];
+  // The round in which only some are longer: the last one.
+  const int first = chunks - pipeline;
+  const int some = longer - whole;
+  if (some == 0) return layers;
+  std::vector<int> order;  // of who is spared: last, first, from the end
+  order.push_back(pipeline - 1);
+  if (pipeline > 1) order.push_back(0);
+  for (int r = pipeline - 2; r > 0; --r) order.push_back(r);
+  for (int i = pipeline - some; i < pipeline; ++i) ++layers[first + order[i]];
   return layers;
 }
 
@@ -57,13 +68,18 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
   }
   stages.front().embedding = true;
   stages.back().head = true;
-  const std::vector<int> sizes = LayersPerChunk(model.num_layers, pipeline * virtual_stages);
+  const std::vector<int> sizes = LayersPerChunk(model.num_layers, pipeline, virtual_stages);
   auto next = kind_of_layer.begin();
   for (std::size_t chunk = 0; chunk < sizes.size(); ++chunk) {
     StageContent& stage = stages[chunk % pipeline];
     stage.chunks.emplace_back(next, next + sizes[chunk]);
     next += sizes[chunk];
     stage.total_layers += sizes[chunk];
+    if (chunk + 1 == sizes.size() && model.mtp_num_layers > 0) {
+      stage.chunks.back().insert(stage.chunks.back().end(), std::size_t(model.mtp_num_layers),
+                                 kind_of_layer.back());
+      stage.total_layers += model.mtp_num_layers;
+    }
     for (int kind : stage.chunks.back()) ++stage.layers[kind];
   }
   return stages;
@@ -84,17 +100,22 @@ std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages
   return distinct;
 }
 
-double ChunkUnevenness(const std::vector<StageContent>& stages) {
-  std::size_t rounds = 0, fullest = 0;
-  for (std::size_t j = 0; j < stages.front().chunks.size(); ++j) {
-    std::size_t longest = 0;
-    for (const StageContent& stage : stages) longest = std::max(longest, stage.chunks[j].size());
-    rounds += longest;
-  }
+double ChunkUnevenness(const std::vector<StageContent>& stages, int pipeline) {
+  const std::size_t rounds = stages.front().chunks.size();
+  if (rounds == 1) return 1;
+  std::vector<std::size_t> longest(rounds);
+  std::size_t fullest = 0, in_step = 0;
   for (const StageContent& stage : stages) {
     fullest = std::max(fullest, std::size_t(stage.total_layers));
+    for (std::size_t j = 0; j < rounds; ++j) {
+      longest[j] = std::max(longest[j], stage.chunks[j].size());
+    }
   }
-  return double(rounds) / double(fullest);
+  for (std::size_t j = 0; j < rounds; ++j) {
+    in_step += std::max(longest[j], longest[(j + rounds - 1) % rounds]);
+  }
+  const double p = pipeline;
+  return 1 + (p - 2) / (p + 2) * (double(in_step) / double(fullest) - 1);
 }
 
 double ExposedTransfers1F1B(int pipeline, std::int64_t micro_batches) {

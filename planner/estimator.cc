@@ -7,49 +7,9 @@
 namespace millwright {
 namespace {
 
-constexpr double kParameterWidth = 2;  // bytes of a parameter as it is computed with: BF16
-
 PassTime operator+(PassTime a, const PassTime& b) {
   a += b;
   return a;
-}
-
-}  // namespace
-
-// Ranks that hold the same dense weights, and the same experts.
-struct DataGroups {
-  std::int64_t dense_ranks, expert_ranks;
-  std::int64_t dense_shard, expert_shard;       // ranks that one copy of the ZeRO state spans
-  PathProfile dense, expert;                    // the shards' groups
-  PathProfile dense_replicas, expert_replicas;  // HSDP: ranks with the same shard
-};
-
-namespace {
-
-template <class ProfileOf>
-DataGroups DataGroupsOf(const ParallelConfig& plan, const ProfileOf& profile) {
-  DataGroups g{};
-  const int expert_ranks_of_copy = plan.expert * plan.expert_tensor;
-  g.dense_ranks = std::int64_t{1} * plan.data * plan.context;
-  g.expert_ranks = g.dense_ranks * plan.tensor / expert_ranks_of_copy;
-  g.dense_shard = plan.zero_shard > 0 ? plan.zero_shard : g.dense_ranks;
-  g.expert_shard = plan.zero_shard > 0 ? std::gcd(g.expert_ranks, g.dense_shard) : g.expert_ranks;
-  g.dense = profile(plan.tensor, g.dense_shard);
-  g.dense_replicas = profile(plan.tensor * g.dense_shard, g.dense_ranks / g.dense_shard);
-  g.expert = profile(expert_ranks_of_copy, g.expert_shard);
-  g.expert_replicas =
-      profile(expert_ranks_of_copy * g.expert_shard, g.expert_ranks / g.expert_shard);
-  return g;
-}
-
-// Megatron reduces gradients by buckets of max(40 M, 1 M x ranks) parameters.
-double BucketParameters(double ranks) { return std::max(40e6, 1e6 * ranks); }
-
-Seconds BucketedCost(CollectiveKind kind, double parameters, double width, const PathProfile& path,
-                     const CollectiveCalibration& c) {
-  if (path.ranks <= 1 || parameters <= 0) return Seconds(0);
-  const double buckets = std::ceil(parameters / BucketParameters(path.ranks));
-  return buckets * CostOfCollective(kind, Bytes(parameters * width / buckets), path, c).time;
 }
 
 }  // namespace
@@ -114,6 +74,7 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
   for (const LayerCost& layer : kinds) {
     TreatedLayer t{.forward = layer.forward.total(),
                    .backward = layer.backward.total(),
+                   .plain_backward = layer.backward.total(),
                    .saved = layer.Saved(0),
                    .working_set = layer.largest_gradient};
     switch (recompute.granularity) {
@@ -161,6 +122,7 @@ Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
                .calibration = calibration_,
                .training = training,
                .moe_topk = model.moe.topk,
+               .moe_num_groups = model.moe.num_groups,
                .moe_topk_groups = model.moe.topk_groups},
       kinds_(model.distinct_kinds()) {
   clip_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
@@ -176,11 +138,15 @@ const PathProfile& Estimator::Profile(std::int64_t stride, std::int64_t ranks) c
   return entry->second;
 }
 
+LayerPaths Estimator::PathsOf(const LayerShape& shape) const {
+  return {.tensor = Profile(1, shape.tensor),
+          .context = Profile(shape.tensor, shape.context),
+          .expert = Profile(shape.expert_tensor, shape.expert),
+          .expert_tensor = Profile(1, shape.expert_tensor)};
+}
+
 ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
-  const LayerPaths paths{.tensor = Profile(1, shape.tensor),
-                         .context = Profile(shape.tensor, shape.context),
-                         .expert = Profile(shape.expert_tensor, shape.expert),
-                         .expert_tensor = Profile(1, shape.expert_tensor)};
+  const LayerPaths paths = PathsOf(shape);
   const auto parameters = [&](const std::vector<Weight>& weights) {
     return ParametersPerRank(weights, model_, shape.tensor, shape.expert, shape.expert_tensor);
   };
@@ -190,7 +156,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
         CostOfLayer(LayerOperators(model_, kind, shape, training_), paths, context_));
     costs.kind_parameters.push_back(parameters(LayerWeights(model_, kind)));
     const LayerCost& layer = costs.kinds.back();
-    costs.single_layer = std::max(costs.single_layer, layer.Saved(0) + layer.largest_gradient);
+    costs.least_layer = std::max(costs.least_layer, layer.input + layer.largest_gradient);
   }
   const LayerCost embedding =
       CostOfLayer(EmbeddingOperators(model_, shape, training_), paths, context_);
@@ -198,6 +164,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   costs.embedding_backward = embedding.backward;
   costs.embedding_saved = embedding.Saved(0);
   costs.embedding_parameters = parameters(EmbeddingWeights(model_));
+  costs.token_table = parameters({EmbeddingWeights(model_).front()});
 
   const LayerCost head = CostOfLayer(HeadOperators(model_, shape, training_), paths, context_);
   costs.head_forward = head.forward;
@@ -207,14 +174,11 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   costs.head_parameters = parameters(HeadWeights(model_));
   if (model_.mtp_num_layers > 0) {
     const LayerCost mtp = CostOfLayer(MtpOperators(model_, shape, training_), paths, context_);
-    const auto kind = std::find(kinds_.begin(), kinds_.end(), model_.layers.back().kind);
-    const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
     const double modules = model_.mtp_num_layers;
-    costs.head_forward += modules * (head.forward + mtp.forward + layer.forward);
-    costs.head_backward += modules * (head.backward + mtp.backward + layer.backward);
-    costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0) + layer.Saved(0));
+    costs.head_forward += modules * (head.forward + mtp.forward);
+    costs.head_backward += modules * (head.backward + mtp.backward);
+    costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0));
     costs.head_parameters += modules * parameters(MtpWeights(model_));
-    costs.head_parameters += modules * costs.kind_parameters[kind - kinds_.begin()];
   }
   costs.work = (costs.embedding_forward + costs.embedding_backward + costs.head_forward +
                 costs.head_backward)
@@ -223,6 +187,9 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind);
     const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
     costs.work += double(run.count) * (layer.forward + layer.backward).total();
+    if (&run == &model_.layers.back()) {
+      costs.work += double(model_.mtp_num_layers) * (layer.forward + layer.backward).total();
+    }
   }
   const double tokens =
       double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
@@ -235,11 +202,12 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
                              const std::vector<StageContent>& stages, const ParallelConfig& plan)
     : estimator_(estimator), shape_(shape), zero_(plan.zero) {
   const TrainingConfig& training = estimator.training();
-  const Calibration& calibration = estimator.calibration_;
+  const Calibration& calibration = estimator.calibration();
   micro_batches_ =
       double(training.global_batch_size) / (double(plan.data) * double(plan.micro_batch_size));
   virtual_stages_ = plan.virtual_stages;
-  unevenness_ = ChunkUnevenness(stages);
+  ranks_ = plan.pipeline;
+  unevenness_ = ChunkUnevenness(stages, plan.pipeline);
   const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
 
   if (plan.pipeline > 1) {
@@ -248,11 +216,12 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
         CostOfCollective(CollectiveKind::kSendRecv, shape.boundary, path, calibration.collective)
             .time;
     if (plan.virtual_stages == 1) {
-      transfers_ = ExposedTransfers1F1B(plan.pipeline, std::int64_t(micro_batches_)) * transfer;
+      steady_transfers_ = 2 * (plan.pipeline - 1.0) / plan.pipeline * transfer;
+      fill_transfers_ = ExposedTransfers1F1B(plan.pipeline, 1) * transfer;
     } else {
       const double exposed = training.overlap_p2p ? calibration.overlap.p2p_exposed : 1;
-      transfers_ =
-          (2.0 * (plan.pipeline - 1) + exposed * 2 * micro_batches_ * virtual_stages_) * transfer;
+      steady_transfers_ = exposed * 2 * virtual_stages_ * transfer;
+      fill_transfers_ = 2.0 * (plan.pipeline - 1) * transfer;
     }
   }
 
@@ -275,9 +244,7 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     Stage& stage = stages_[s];
     const StageContent& content = stages[s];
     stage.content = &content;
-    stage.in_flight = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_),
-                                     plan.virtual_stages, content.first_rank) /
-                      virtual_stages_;
+    SetInFlight(stage, plan, content.first_rank);
     stage.fixed.stage = content.first_rank;
     if (content.embedding) {
       stage.forward += shape.embedding_forward.total();
@@ -308,7 +275,7 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
 // follow from the parameters of a stage.
 void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups) {
   const TrainingConfig& training = estimator_.training();
-  const CollectiveCalibration& c = estimator_.calibration_.collective;
+  const CollectiveCalibration& c = estimator_.calibration().collective;
   const StageContent& content = *stage.content;
 
   RankParameters parameters, outside, largest;  // outside: embedding and head
@@ -317,12 +284,12 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     parameters += double(content.layers[k]) * layer;
     if (content.layers[k] > 0 && layer.total() > largest.total()) largest = layer;
   }
-  const bool tied = estimator_.model().tied_embeddings;
+  const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
-  // A tied embedding lives on the first stage and again on the last.
+  // A tied embedding, or one that MTP modules use, lives on the first stage and again on the last.
   const bool tied_copy = tied && plan.pipeline > 1;
-  if (tied_copy && content.head) outside += shape_.embedding_parameters;
+  if (tied_copy && content.head) outside += shape_.token_table;
   parameters += outside;
 
   const ModelState state =
@@ -331,24 +298,10 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer;
 
-  const double width = training.gradient_bytes;
-  const auto sync = [&](CollectiveKind kind, double bytes_per_parameter, bool replicas,
-                        double dense_share, double expert_share) {
-    return BucketedCost(kind, parameters.dense * dense_share, bytes_per_parameter,
-                        replicas ? groups.dense_replicas : groups.dense, c) +
-           BucketedCost(kind, parameters.expert * expert_share, bytes_per_parameter,
-                        replicas ? groups.expert_replicas : groups.expert, c);
-  };
-  const double shard = double(groups.dense_shard), expert_shard = double(groups.expert_shard);
-  if (zero_ == 0) {
-    stage.grad_sync = sync(CollectiveKind::kAllReduce, width, false, 1, 1);
-  } else {
-    stage.replica_sync = sync(CollectiveKind::kAllReduce, width, true, 1 / shard, 1 / expert_shard);
-    if (zero_ < 3) {
-      stage.grad_sync = sync(CollectiveKind::kReduceScatter, width, false, 1, 1);
-      stage.param_sync = sync(CollectiveKind::kAllGather, kParameterWidth, false, 1, 1);
-    }
-  }
+  const DataSync sync = SyncOf(parameters, zero_, groups, training, c);
+  stage.grad_sync = sync.gradients;
+  stage.param_sync = sync.parameters;
+  stage.replica_sync = sync.replicas;
   if (tied_copy && (content.embedding || content.head)) {
     // First and last stage: as far apart as the pipeline reaches.
     PathProfile pair =
@@ -356,69 +309,95 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     pair.ranks = 2;
     pair.domains = std::min(2, pair.domains);
     pair.min_ranks_per_domain = pair.max_ranks_per_domain = pair.domains == 2 ? 1 : 2;
-    stage.replica_sync +=
+    stage.tied_sync =
         CostOfCollective(CollectiveKind::kAllReduce,
-                         Bytes(shape_.embedding_parameters.dense * width), pair, c)
+                         Bytes(shape_.token_table.dense * training.gradient_bytes), pair, c)
             .time;
   }
 
   if (zero_ >= 2) {
     // Unsharded gradients wait in two buckets (ZeRO-2), or of two layers (ZeRO-3).
-    const double waiting = zero_ == 2 ? std::min(parameters.total(), 2 * BucketParameters(shard))
-                                      : std::min(parameters.total(), 2 * largest.total());
-    stage.fixed[MemoryItem::kGradientBuckets] = Bytes(waiting * width);
+    const double waiting =
+        zero_ == 2 ? std::min(parameters.total(), 2 * BucketParameters(double(groups.dense_shard)))
+                   : std::min(parameters.total(), 2 * largest.total());
+    stage.fixed[MemoryItem::kGradientBuckets] = Bytes(waiting * training.gradient_bytes);
   }
   if (zero_ == 3) {
     // The layer computing and the one prefetched; embedding and head form the root unit, which
     // stays gathered.
     stage.fixed[MemoryItem::kGatherBuffers] =
         Bytes(kParameterWidth * (2 * largest.total() + outside.total()));
-    const auto unit = [&](CollectiveKind kind, double bytes_per_parameter,
-                          const RankParameters& p) {
-      return CostOfCollective(kind, Bytes(p.dense * bytes_per_parameter), groups.dense, c).time +
-             CostOfCollective(kind, Bytes(p.expert * bytes_per_parameter), groups.expert, c).time;
+    const auto add = [&](double n, const RankParameters& unit) {
+      const ShardPass pass = ShardPassOf(unit, groups, training, c);
+      stage.gather += n * pass.gather;
+      stage.reduce += n * pass.reduce;
     };
-    stage.gather = unit(CollectiveKind::kAllGather, kParameterWidth, outside);
-    stage.reduce = unit(CollectiveKind::kReduceScatter, width, outside);
+    stage.root_gather = ShardPassOf(outside, groups, training, c).gather;
+    stage.reduce = ShardPassOf(outside, groups, training, c).reduce;
     for (std::size_t k = 0; k < content.layers.size(); ++k) {
-      const double n = content.layers[k];
-      const RankParameters& layer = shape_.kind_parameters[k];
-      stage.gather += n * unit(CollectiveKind::kAllGather, kParameterWidth, layer);
-      stage.reduce += n * unit(CollectiveKind::kReduceScatter, width, layer);
+      add(content.layers[k], shape_.kind_parameters[k]);
     }
   }
 
-  const double stepped =
-      zero_ >= 1 ? parameters.dense / shard + parameters.expert / expert_shard : parameters.total();
-  const Seconds optimizer = Bytes(stepped * estimator_.calibration_.optimizer_bytes_per_parameter) /
-                            estimator_.cluster().gpu().hbm_bandwidth;
-  optimizer_ = std::max(optimizer_, estimator_.clip_ + optimizer);
+  const Seconds optimizer = OptimizerTime(parameters, zero_, groups, estimator_.cluster().gpu(),
+                                          estimator_.calibration());
+  optimizer_ = std::max(optimizer_, estimator_.clip() + optimizer);
 }
 
 Seconds PipelineTerms::Exposed(Seconds communication, Seconds window, bool overlapped) const {
   if (!overlapped) return communication;
-  const OverlapCalibration& o = estimator_.calibration_.overlap;
-  const Seconds sticks_out = std::max(Seconds(0), communication - o.dp_window * window);
-  return std::min(communication, o.dp_exposed * communication + sticks_out);
+  const OverlapCalibration& o = estimator_.calibration().overlap;
+  // Compute goes on, slowed by the collective, until the window is over.
+  const Seconds slowed = o.dp_exposed * communication;
+  return slowed + std::max(Seconds(0), communication - slowed - o.dp_window * window);
 }
 
 Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) const {
   const TrainingConfig& training = estimator_.training();
-  const double passes = zero_ == 2 ? micro_batches_ : 1;  // ZeRO-2 reduces every micro-batch
-  return passes * Exposed(stage.grad_sync, cost.backward, training.overlap_grad_reduce) +
-         Exposed(stage.replica_sync, cost.backward, training.overlap_grad_reduce) +
-         Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
+  // What ZeRO-2 adds to every micro-batch is counted there; the last hides under less.  Only the
+  // backward pass itself is taken as cover, not what is recomputed in it, so that recomputing more
+  // never makes a step faster.
+  const Seconds counted = zero_ == 2 ? cost.sharding : Seconds(0);
+  return std::max(Seconds(0), Exposed(stage.grad_sync + stage.replica_sync, cost.plain_backward,
+                                      training.overlap_grad_reduce) -
+                                  counted) +
+         stage.tied_sync + Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
+}
+
+void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const {
+  stage.held.assign(stage.content->layers.size(), 0);
+  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk) {
+    const double held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_),
+                                       plan.virtual_stages, rank, chunk);
+    for (int kind : stage.content->chunks[chunk]) stage.held[kind] += held;
+    if (chunk == 0) stage.first_chunk_held = held;
+  }
+}
+
+// Where only some layers of a kind are recomputed, all chunks are taken to hold their share.
+Bytes PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
+                                   const RecomputeTerms& recompute) const {
+  Bytes saved = stage.first_chunk_held * stage.embedding_saved;
+  for (std::size_t k = 0; k < stage.held.size(); ++k) {
+    const int layers = stage.content->layers[k];
+    if (layers == 0) continue;
+    const int treated = recompute.Treated(*stage.content, s, k);
+    const double share = double(treated) / layers;
+    saved += stage.held[k] * share * recompute.treated[k].saved;
+    if (treated < layers) saved += stage.held[k] * (1 - share) * recompute.rest[k].saved;
+  }
+  return saved;
 }
 
 PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
                                                     const RecomputeTerms& recompute) const {
   const Stage& stage = stages_[s];
-  StageCost cost{.forward = stage.forward, .backward = stage.backward};
-  Bytes saved = stage.embedding_saved;
+  StageCost cost{
+      .forward = stage.forward, .backward = stage.backward, .plain_backward = stage.backward};
   const auto add = [&](double n, const TreatedLayer& layer) {
     cost.forward += n * layer.forward;
     cost.backward += n * layer.backward;
-    saved += n * layer.saved;
+    cost.plain_backward += n * layer.plain_backward;
     if (n > 0) cost.layer_working_set = std::max(cost.layer_working_set, layer.working_set);
   };
   for (std::size_t k = 0; k < stage.content->layers.size(); ++k) {
@@ -427,7 +406,7 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
     add(treated, recompute.treated[k]);
     if (treated < layers) add(layers - treated, recompute.rest[k]);
   }
-  cost.activations = stage.in_flight * saved;
+  cost.activations = ActivationsOf(stage, s, recompute);
   // The head's tensors are gone before the layers' backward begins: whichever is larger.
   const Bytes at_head = stage.head_saved + stage.head_working_set;
   cost.head_is_peak = at_head > cost.layer_working_set;
@@ -436,18 +415,35 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
           (1 + slack_) +
       stage.overhead;
 
+  if (zero_ == 2) {
+    cost.sharding = Exposed(stage.grad_sync, cost.forward + cost.backward,
+                            estimator_.training().overlap_grad_reduce);
+  }
   if (zero_ == 3) {
     const TrainingConfig& training = estimator_.training();
-    const double contention = estimator_.calibration_.overlap.fsdp_contention;
+    const double contention = estimator_.calibration().overlap.fsdp_contention;
     const auto added = [&](Seconds compute, Seconds communication, bool overlapped) {
       if (!overlapped) return communication;
       return std::max(compute, communication) + contention * std::min(compute, communication) -
              compute;
     };
-    cost.sharding = added(cost.forward, stage.gather, training.overlap_param_gather) +
-                    added(cost.backward, stage.gather + stage.reduce, training.overlap_grad_reduce);
+    cost.sharding =
+        added(cost.forward, stage.gather + stage.root_gather, training.overlap_param_gather) +
+        added(cost.backward, stage.gather + stage.reduce, training.overlap_grad_reduce);
   }
   return cost;
+}
+
+PipelineTerms::Makespan PipelineTerms::MakespanOf(Seconds sum, Seconds slowest) const {
+  // Micro-batches come at the pace of the slowest rank; or, where the others have no time to spare
+  // for it, of what uneven chunks and transfers make of them.
+  const Seconds others = unevenness_ * sum / ranks_;
+  Makespan m;
+  m.pace_without_transfers = std::max(slowest, others);
+  m.pace = std::max(m.pace_without_transfers, others + steady_transfers_);
+  m.total =
+      sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace + fill_transfers_;
+  return m;
 }
 
 QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
@@ -457,12 +453,11 @@ QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
     const StageCost cost = CostOfStage(s, recompute);
     const Seconds total = cost.total();
     sum += double(stages_[s].content->ranks) * total;
-    slowest = std::max(slowest, unevenness_ * total);
+    slowest = std::max(slowest, total);
     data = std::max(data, ExposedData(stages_[s], cost));
     peak = std::max(peak, cost.peak);
   }
-  const Seconds pipeline = sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * slowest;
-  return {.step = pipeline + transfers_ + data + optimizer_, .peak = peak};
+  return {.step = MakespanOf(sum, slowest).total + data + optimizer_, .peak = peak};
 }
 
 Bytes PipelineTerms::FloorPeak() const {
@@ -482,7 +477,8 @@ MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
     peak = cost.peak;
     StageMemory memory = stages_[s].fixed;
     memory[MemoryItem::kActivations] = cost.activations;
-    memory[MemoryItem::kWorkingSet] = cost.layer_working_set;
+    memory[MemoryItem::kWorkingSet] =
+        cost.head_is_peak ? stages_[s].head_working_set : cost.layer_working_set;
     if (cost.head_is_peak) memory[MemoryItem::kLogits] = stages_[s].head_saved;
     item = memory.largest();
   }
@@ -530,12 +526,15 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.time[TimeItem::kTensor] = micro_batches_ * pass.tensor;
   e.time[TimeItem::kContext] = micro_batches_ * pass.context;
   e.time[TimeItem::kExpert] = micro_batches_ * pass.expert;
-  e.time[TimeItem::kPipeline] = transfers_;
+  const Makespan makespan = MakespanOf(sum, slowest);
+  e.time[TimeItem::kPipeline] =
+      (micro_batches_ - 1 / virtual_stages_) * (makespan.pace - makespan.pace_without_transfers) +
+      fill_transfers_;
   e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + data;
-  // Makespan less the slowest rank's own work: other stages' fill and drain, and where chunks are
-  // uneven what waits for the longer ones.
-  e.time[TimeItem::kBubble] = (sum - unevenness_ * slowest) / virtual_stages_ +
-                              (micro_batches_ * (unevenness_ - 1)) * slowest;
+  // What is left of the makespan beside the slowest rank's own work: other stages' fill and drain,
+  // and waiting for longer chunks.
+  e.time[TimeItem::kBubble] = (sum - makespan.pace_without_transfers) / virtual_stages_ +
+                              micro_batches_ * (makespan.pace_without_transfers - slowest);
   e.time[TimeItem::kOptimizer] = optimizer_;
   e.step = e.time.total();
 
@@ -553,10 +552,9 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
     StageMemory& memory = e.memory[one.first_rank];
     memory = stages_[s].fixed;
     memory.stage = one.first_rank;
-    const double in_flight =
-        ChunksInFlight(plan.pipeline, e.micro_batches, plan.virtual_stages, one.first_rank) /
-        virtual_stages_;
-    memory[MemoryItem::kActivations] = costs[s].activations * (in_flight / stages_[s].in_flight);
+    Stage at_rank = stages_[s];
+    SetInFlight(at_rank, plan, one.first_rank);
+    memory[MemoryItem::kActivations] = ActivationsOf(at_rank, s, recompute);
     if (costs[s].head_is_peak) {
       memory[MemoryItem::kLogits] = stages_[s].head_saved;
       memory[MemoryItem::kWorkingSet] = stages_[s].head_working_set;
@@ -575,7 +573,8 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   const TrainingConfig& training = estimator_.training();
   const double gpus = plan.gpus();
   const StepFlops flops =
-      FlopsOfStep(model, training, plan.recompute, recomputed_layers / model.num_layers);
+      FlopsOfStep(model, training, plan.recompute,
+                  recomputed_layers / (model.num_layers + model.mtp_num_layers));
   e.tokens_per_second_per_gpu =
       double(training.global_batch_size) * double(training.seq_length) / e.step.value / gpus;
   e.model_flops_per_gpu = flops.model / e.step / gpus;

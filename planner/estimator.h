@@ -1,8 +1,9 @@
 // One training step in closed form: seconds by cause and bytes by pipeline stage.
 //
-// The step is max-plus in a line: (sum over ranks of one micro-batch)/v + (m - 1/v) x the slowest
-// rank, plus exposed transfers, exposed data-parallel communication and the optimizer.  Exact for
-// equal stages with nothing contending; uneven stages are bounded (cost_models/pipeline.h).
+// The step is max-plus in a line: (sum over ranks of one micro-batch)/v + (m - 1/v) x the pace of
+// the full pipeline, plus transfers of fill and drain, exposed data-parallel communication and the
+// optimizer.  Exact for equal stages with nothing contending; for uneven ones the simulator is the
+// measure: tests/cross_check states how close they are.
 //
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
@@ -23,6 +24,7 @@
 #include "cost_models/layer_cost.h"
 #include "cost_models/memory.h"
 #include "cost_models/pipeline.h"
+#include "planner/data_parallel.h"
 #include "topologies/cluster.h"
 
 namespace millwright {
@@ -68,6 +70,7 @@ struct Estimate {
 // One layer under one choice of recomputation.
 struct TreatedLayer {
   Seconds forward, backward;  // backward with what is run again
+  Seconds plain_backward;     //   and without
   Bytes saved;                // a micro-batch in flight keeps this
   Bytes working_set;          // alive beside it while this layer is in backward
 };
@@ -78,21 +81,21 @@ struct ShapeCosts {
   LayerShape shape;
   std::vector<LayerCost> kinds;  // by ModelConfig::distinct_kinds()
   PassTime embedding_forward, embedding_backward;
-  PassTime head_forward, head_backward;  // with the MTP modules
+  PassTime head_forward, head_backward;  // with the MTP modules, but for their layers
   Bytes embedding_saved;                 // a micro-batch in flight keeps this
-  Bytes head_saved;  // logits, loss, final norm, MTP: of the one micro-batch at the head
+  Bytes head_saved;                      // logits, loss, norms: of the one micro-batch at the head
   Bytes head_working_set;
-  Bytes boundary;      // what one micro-batch passes from stage to stage
-  Bytes single_layer;  // alive while the costliest kind is in backward, whatever is recomputed
-  Seconds work;        // all layers, embedding and head, forward and backward
+  Bytes boundary;     // what one micro-batch passes from stage to stage
+  Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;       // all layers, embedding and head, forward and backward
   std::vector<RankParameters> kind_parameters;
-  RankParameters embedding_parameters, head_parameters;
+  RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
+  RankParameters token_table;  // of the embedding: what the last stage may hold again
 
   std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
 };
 
 class PipelineTerms;
-struct DataGroups;
 
 class Estimator {
  public:
@@ -106,12 +109,15 @@ class Estimator {
   const ModelConfig& model() const { return model_; }
   const TrainingConfig& training() const { return training_; }
   const Cluster& cluster() const { return cluster_; }
+  const Calibration& calibration() const { return calibration_; }
+  const CostContext& context() const { return context_; }
+  const std::vector<LayerKind>& kinds() const { return kinds_; }
+  LayerPaths PathsOf(const LayerShape& shape) const;
+  const PathProfile& Profile(std::int64_t stride, std::int64_t ranks) const;
+  Seconds clip() const { return clip_; }
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
  private:
-  friend class PipelineTerms;
-  const PathProfile& Profile(std::int64_t stride, std::int64_t ranks) const;
-
   const ModelConfig& model_;
   const TrainingConfig& training_;
   const Cluster& cluster_;
@@ -159,24 +165,35 @@ class PipelineTerms {
  private:
   struct Stage {
     const StageContent* content = nullptr;
-    Seconds forward, backward;        // embedding and head, one micro-batch
-    Seconds gather, reduce;           // ZeRO-3: one micro-batch's all-gather and reduce-scatter
-    Seconds grad_sync, param_sync;    // ZeRO 0-2: gradients and parameters, once
-    Seconds replica_sync;             // HSDP: sharded gradients over the replicas, once a step
-    double in_flight = 1;             // micro-batches, in units of all of the stage's layers
-    StageMemory fixed;                // what recomputation does not change
+    Seconds forward, backward;      // embedding and head, one micro-batch
+    Seconds gather, reduce;         // ZeRO-3: one micro-batch's all-gather and reduce-scatter
+    Seconds root_gather;            //   and embedding and head, which stay gathered until backward
+    Seconds grad_sync, param_sync;  // ZeRO 0-2: gradients and parameters, once
+    Seconds replica_sync;           // HSDP: sharded gradients over the replicas, once a step
+    Seconds tied_sync;              // the embedding's gradient between first and last stage
+    std::vector<double> held;       // of each kind: layers x micro-batches in flight
+    double first_chunk_held = 0;    // micro-batches in flight that passed the embedding
+    StageMemory fixed;              // what recomputation does not change
     Bytes fixed_allocated, overhead;  // sums of `fixed`
     Bytes embedding_saved, head_saved, head_working_set;
   };
   struct StageCost {
     Seconds forward, backward;
-    Seconds sharding;  // what ZeRO-3 adds to one micro-batch
+    Seconds plain_backward;  // without what is recomputed
+    Seconds sharding;        // what ZeRO-2 and 3 add to one micro-batch
     Bytes activations, layer_working_set;
     Bytes peak;
     bool head_is_peak = false;
     Seconds total() const { return forward + backward + sharding; }
   };
+  struct Makespan {
+    Seconds pace, pace_without_transfers;  // of a micro-batch once the pipeline is full
+    Seconds total;
+  };
+  Makespan MakespanOf(Seconds sum, Seconds slowest) const;
   StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute) const;
+  void SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const;
+  Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;
   Seconds ExposedData(const Stage& stage, const StageCost& cost) const;
   Seconds Exposed(Seconds communication, Seconds window, bool overlapped) const;
   void AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups);
@@ -187,10 +204,12 @@ class PipelineTerms {
   double micro_batches_ = 1;
   double virtual_stages_ = 1;
   double unevenness_ = 1;
+  double ranks_ = 1;
   int zero_ = 0;
   double slack_ = 0;
-  Seconds transfers_;  // exposed point-to-point of the whole step
-  Seconds optimizer_;  // of the rank with most parameters, and gradient clipping
+  Seconds steady_transfers_;  // that a micro-batch waits for between ranks without time to spare
+  Seconds fill_transfers_;    // of fill and drain
+  Seconds optimizer_;         // of the rank with most parameters, and gradient clipping
 };
 
 }  // namespace millwright

@@ -174,6 +174,13 @@ Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, i
                   "{} attention heads are not divisible by tp {} x cp {} (Ulysses)",
                   model.num_attention_heads, tensor, context);
   }
+  const int groups = model.latent ? model.num_attention_heads / tensor
+                                  : std::max(1, model.num_query_groups / tensor);
+  if (context > 1 && !ring && groups % context != 0 && context % groups != 0) {
+    return Reject(RejectionReason::kUlyssesHeads,
+                  "{} KV heads of a rank cannot be split over or replicated on cp {} (Ulysses)",
+                  groups, context);
+  }
   return {};
 }
 

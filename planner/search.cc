@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -46,16 +47,21 @@ struct PipelineLayout {
 };
 using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
 
-PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const PlanFilter& filter) {
+PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const PlanFilter& filter,
+                          std::int64_t& forbidden) {
   PipelineLayouts layouts;
   for (int p : Divisors(gpus, model.num_layers)) {
-    if (!filter.Allows(Knob::kPp, p)) continue;
+    if (!filter.Allows(Knob::kPp, p)) {
+      ++forbidden;
+      continue;
+    }
     std::vector<PipelineLayout>& of_degree = layouts[p];
     const int most = p == 1 ? 1 : std::min(kMostVirtualStages, model.num_layers / p);
     for (int v = 1; v <= most; ++v) {
       const Schedule schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
       if (!filter.Allows(Knob::kVpp, v) ||
           !filter.Allows(Knob::kSchedule, static_cast<int>(schedule))) {
+        ++forbidden;
         continue;
       }
       PipelineLayout layout{
@@ -146,8 +152,11 @@ class Worker {
   };
   void RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan);
   void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
+  void CostChoices(const PipelineTerms& terms, const PipelineLayout& layout,
+                   const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
+  void Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute);
 
   const Space& space_;
   const Estimator estimator_;
@@ -180,7 +189,7 @@ void Worker::Run(const LayerShape& base) {
       ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
       continue;
     }
-    const bool too_large = costs.single_layer > space_.memory_limit;
+    const bool too_large = costs.least_layer > space_.memory_limit;
     if (too_large && !first) {
       // One layer in backward is over the memory, and grows with the micro-batch.
       const auto left = std::int64_t(space_.micro_batches.size() - i);
@@ -258,46 +267,79 @@ void Worker::RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan) {
 void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
                          ParallelConfig plan) {
   const int data_ranks = plan.data * plan.context;
-  // Members of a data-parallel group inside a domain: HSDP's usual shard.
-  const int inside =
-      std::gcd(data_ranks, std::max(1, space_.cluster.gpus_per_domain() / plan.tensor));
+  // Experts have data-parallel ranks of their own.
+  const std::int64_t expert_ranks =
+      space_.model.has_moe()
+          ? std::int64_t{1} * data_ranks * plan.tensor / (plan.expert * plan.expert_tensor)
+          : 1;
+  // All data-parallel ranks, or HSDP's usual shard: those inside a domain; or what was asked for.
+  std::vector<int> shards = {0};
+  if (space_.filter.Allows(Knob::kZeroShard, 0)) {
+    shards.push_back(
+        std::gcd(data_ranks, std::max(1, space_.cluster.gpus_per_domain() / plan.tensor)));
+  } else {
+    shards = Divisors(data_ranks, data_ranks);
+  }
   for (int zero : space_.zeros) {
     // With nothing to shard over all stages are one.
-    if (data_ranks == 1 && zero != space_.zeros.front()) continue;
-    for (int shard : {0, inside}) {
+    if (data_ranks == 1 && expert_ranks == 1 && zero != space_.zeros.front()) continue;
+    for (int shard : shards) {
       if (shard > 0 && (zero == 0 || shard == 1 || shard == data_ranks)) continue;
       if (!space_.filter.Allows(Knob::kZeroShard, shard)) continue;
       plan.zero = zero;
       plan.zero_shard = shard;
-      const PipelineTerms terms(estimator_, costs, layout.stages, plan);
-      const std::size_t open = treated_.size() + layout.leading.size();
-      // Nothing recomputed is fastest, and the state alone is smallest.
-      if (terms.Cost({.treated = untreated_, .rest = {}, .leading = {}}).step > space_.time_limit) {
-        findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += std::int64_t(open);
-        continue;
-      }
-      const bool hopeless = terms.FloorPeak() > space_.memory_limit;
-      for (const Choice& choice : treated_) {
-        Cost(terms, {.treated = choice.treated, .rest = {}, .leading = {}}, plan,
-             *choice.recompute);
-        if (hopeless) break;
-      }
-      if (hopeless) {
-        findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] +=
-            std::int64_t(open) - 1;
-        findings_.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] += std::int64_t(open) - 1;
-        continue;
-      }
-      if (!space_.partial_recompute) continue;
-      Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
-      for (std::size_t n = 0; n < layout.leading.size(); ++n) {
-        some_layers.full_layers = layout.full_layers[n];
-        if (!space_.filter.Allows(some_layers)) continue;
-        Cost(terms, {.treated = fully_, .rest = untreated_, .leading = layout.leading[n]}, plan,
-             some_layers);
-      }
+      CostChoices(PipelineTerms(estimator_, costs, layout.stages, plan), layout, plan);
     }
   }
+}
+
+void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layout,
+                         const ParallelConfig& plan) {
+  std::int64_t open = 0;
+  const auto for_each = [&](const auto& act) {
+    for (const Choice& choice : treated_) {
+      act(RecomputeTerms{.treated = choice.treated, .rest = {}, .leading = {}}, *choice.recompute);
+    }
+    if (!space_.partial_recompute) return;
+    Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
+    for (std::size_t n = 0; n < layout.leading.size(); ++n) {
+      some_layers.full_layers = layout.full_layers[n];
+      if (!space_.filter.Allows(some_layers)) continue;
+      act(RecomputeTerms{.treated = fully_, .rest = untreated_, .leading = layout.leading[n]},
+          some_layers);
+    }
+  };
+  const RecomputeTerms nothing{.treated = untreated_, .rest = {}, .leading = {}};
+  const bool hopeless = terms.FloorPeak() > space_.memory_limit;  // the state alone is too large
+  const bool too_slow =
+      terms.Cost(nothing).step > space_.time_limit;  // even with nothing run again
+  if (!hopeless && !too_slow) {
+    for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+      Cost(terms, recompute_terms, plan, recompute);
+    });
+    return;
+  }
+  for_each([&](const RecomputeTerms&, const Recompute&) { ++open; });
+  if (hopeless) {
+    findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += open;
+    findings_.out_of_memory[static_cast<int>(terms.LargestItem(nothing))] += open;
+    // It may still be the nearest miss.
+    if (!findings_.nearest || terms.FloorPeak() < findings_.nearest->peak) {
+      for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+        Miss(terms.Cost(recompute_terms), plan, recompute);
+      });
+    }
+  } else {
+    findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += open;
+  }
+}
+
+void Worker::Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute) {
+  std::optional<RankedPlan>& nearest = findings_.nearest;
+  if (nearest && cost.peak > nearest->peak) return;
+  RankedPlan miss{plan, cost.step, cost.peak};
+  miss.plan.recompute = recompute;
+  if (!nearest || cost.peak < nearest->peak || Before(miss, *nearest)) nearest = miss;
 }
 
 void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
@@ -312,11 +354,7 @@ void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_te
   if (cost.peak > space_.memory_limit) {
     ++findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)];
     ++findings_.out_of_memory[static_cast<int>(terms.LargestItem(recompute_terms))];
-    std::optional<RankedPlan>& nearest = findings_.nearest;
-    if (!nearest || cost.peak < nearest->peak ||
-        (cost.peak == nearest->peak && Before(ranked(), *nearest))) {
-      nearest = ranked();
-    }
+    Miss(cost, plan, recompute);
     return;
   }
   if (!best_found_ || cost.step < best_->step ||
@@ -436,8 +474,14 @@ Findings SearchSpace(const Space& space, int threads, const std::function<void(d
   workers.reserve(threads);
   for (int i = 0; i < threads; ++i) workers.emplace_back(space);
   std::atomic<std::size_t> next = 0;
+  std::vector<std::exception_ptr> failures(threads);
   const auto work = [&](Worker& worker) {
-    for (std::size_t i = next++; i < space.shapes.size(); i = next++) worker.Run(space.shapes[i]);
+    try {
+      for (std::size_t i = next++; i < space.shapes.size(); i = next++) worker.Run(space.shapes[i]);
+    } catch (...) {
+      failures[std::size_t(&worker - workers.data())] = std::current_exception();
+      next = space.shapes.size();  // the others stop at their next shape
+    }
   };
   if (threads == 1 && !progress) {
     work(workers.front());
@@ -454,6 +498,9 @@ Findings SearchSpace(const Space& space, int threads, const std::function<void(d
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       progress(std::min(1.0, double(next) / double(std::max<std::size_t>(1, space.shapes.size()))));
     }
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
   }
   Findings all;
   for (Worker& worker : workers) Merge(all, worker.findings());
@@ -493,6 +540,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     ++result.rejected[static_cast<int>(verdict->reason)];
     return result;
   }
+  std::int64_t& forbidden = all.rejected[static_cast<int>(RejectionReason::kForbidden)];
   Space space{.model = model,
               .training = training,
               .cluster = cluster,
@@ -500,18 +548,23 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
               .memory_limit = (1 - options.memory_margin) * cluster.gpu().hbm_capacity,
               .shapes = ShapesOf(model, training, cluster.gpus(), filter, all),
               .micro_batches = {},
-              .layouts = LayoutsOf(model, cluster.gpus(), filter),
+              .layouts = LayoutsOf(model, cluster.gpus(), filter, forbidden),
               .choices = {},
               .zeros = {}};
+  const auto keep = [&](bool allowed, auto& list, const auto& value) {
+    if (allowed) {
+      list.push_back(value);
+    } else {
+      ++forbidden;
+    }
+  };
   for (int b : Divisors(training.global_batch_size, training.global_batch_size)) {
-    if (filter.Allows(Knob::kMicroBatch, b)) space.micro_batches.push_back(b);
+    keep(filter.Allows(Knob::kMicroBatch, b), space.micro_batches, b);
   }
   for (const Recompute& choice : RecomputeChoices(model)) {
-    if (filter.Allows(choice)) space.choices.push_back(choice);
+    keep(filter.Allows(choice), space.choices, choice);
   }
-  for (int zero : {0, 1, 2, 3}) {
-    if (filter.Allows(Knob::kZero, zero)) space.zeros.push_back(zero);
-  }
+  for (int zero : {0, 1, 2, 3}) keep(filter.Allows(Knob::kZero, zero), space.zeros, zero);
 
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;

@@ -152,7 +152,9 @@ Calibration B300() {
   Calibration c = kCalibrations[2];
   c.name = "B300";
   c.gemm.efficiency *= 1.23;
-  c.gemm.nvfp4_efficiency *= 1.5;  // [e2e] by its FP4 peak
+  c.gemm.fp8_efficiency *= 1.23;
+  c.gemm.mxfp8_efficiency *= 1.23;
+  c.gemm.nvfp4_efficiency *= 1.23 * 1.5;  // [e2e] 1.5 by its FP4 peak
   c.attention.efficiency *= 1.23;
   return c;
 }

@@ -48,6 +48,13 @@ TEST(Collectives, RingTimeIsWireBytesOverBandwidth) {
   }
 }
 
+TEST(Collectives, BroadcastFlowsOnceAroundTheRing) {
+  // The whole message over every hop, and a step for each: 1 GB over 450 GB/s, 7 x 0.80 us.
+  EXPECT_DOUBLE_EQ(Time(CollectiveKind::kBroadcast, 1_GB, Domain(8)), 1.0 / 450);
+  const CollectiveCalibration& c = CalibrationFor(FindGpu("H100")).collective;
+  EXPECT_NEAR(Time(CollectiveKind::kBroadcast, 8_B, Domain(8), c) * 1e6, 4.7 + 0.8 * 7, 0.1);
+}
+
 TEST(Collectives, ReduceScatterThenAllGatherIsTheRingAllReduce) {
   const CollectiveCalibration c = CalibrationFor(FindGpu("A100-80GB")).collective;
   CollectiveCalibration no_base = c;

@@ -123,6 +123,7 @@ TEST(LayerCost, DeepEpSendsFewerCopies) {
                             .calibration = CalibrationFor(f.gpu),
                             .training = f.training,
                             .moe_topk = 8,
+                            .moe_num_groups = 8,
                             .moe_topk_groups = 4};
   const LayerCost few = CostOfLayer(LayerOperators(model, {.moe = true}, shape, f.training),
                                     {.expert = path}, context);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "core/model_presets.h"
 
@@ -87,15 +88,15 @@ TEST(LayersPerChunk, UnevenSplitsSpareTheEnds) {
   // 126 over 16: 7, 14 x 8, 7.
   std::vector<int> expected(16, 8);
   expected.front() = expected.back() = 7;
-  EXPECT_EQ(LayersPerChunk(126, 16), expected);
-  EXPECT_EQ(LayersPerChunk(80, 8), std::vector<int>(8, 10));
+  EXPECT_EQ(LayersPerChunk(126, 16, 1), expected);
+  EXPECT_EQ(LayersPerChunk(80, 8, 1), std::vector<int>(8, 10));
   // 61 over 16: three stages have 3 layers: the last, the first, the last but one.
   expected.assign(16, 4);
   expected[15] = expected[0] = expected[14] = 3;
-  EXPECT_EQ(LayersPerChunk(61, 16), expected);
+  EXPECT_EQ(LayersPerChunk(61, 16, 1), expected);
   for (int layers : {5, 61, 126}) {
     for (int chunks = 1; chunks <= layers; ++chunks) {
-      const std::vector<int> split = LayersPerChunk(layers, chunks);
+      const std::vector<int> split = LayersPerChunk(layers, chunks, 1);
       EXPECT_EQ(std::accumulate(split.begin(), split.end(), 0), layers);
       EXPECT_LE(*std::max_element(split.begin(), split.end()) -
                     *std::min_element(split.begin(), split.end()),
@@ -105,7 +106,7 @@ TEST(LayersPerChunk, UnevenSplitsSpareTheEnds) {
 }
 
 TEST(Stages, HoldEveryLayerOnce) {
-  const ModelConfig model = PresetModel("deepseek-v3");  // 3 dense, 58 MoE
+  const ModelConfig model = PresetModel("deepseek-v3");  // 3 dense, 58 MoE, one MTP module
   for (auto [p, v] : {std::pair{1, 1}, {16, 1}, {4, 3}, {8, 7}}) {
     const auto stages = StagesOf(model, p, v);
     int dense = 0, moe = 0, ranks = 0;
@@ -115,7 +116,7 @@ TEST(Stages, HoldEveryLayerOnce) {
       EXPECT_EQ(s.chunks.size(), std::size_t(v));
     }
     EXPECT_EQ(dense, 3);
-    EXPECT_EQ(moe, 58);
+    EXPECT_EQ(moe, 58 + 1);
     EXPECT_TRUE(stages.front().embedding);
     EXPECT_TRUE(stages.back().head);
     for (const StageContent& s : DistinctStages(stages)) ranks += s.ranks;
@@ -127,18 +128,34 @@ TEST(Stages, HoldEveryLayerOnce) {
   EXPECT_EQ(first.LeadingLayers(2), (std::vector<int>{2, 0}));
 }
 
-TEST(ChunkUnevenness, CountsTheLongestChunkOfEachRound) {
+TEST(ChunkUnevenness, ShorterChunksWaitForLongerOnes) {
   const auto unevenness = [](int layers, int p, int v) {
     const ModelConfig model =
         GptShape({.num_layers = layers, .hidden_size = 64, .num_attention_heads = 1});
-    return ChunkUnevenness(DistinctStages(StagesOf(model, p, v)));
+    return ChunkUnevenness(DistinctStages(StagesOf(model, p, v)), p);
   };
   EXPECT_DOUBLE_EQ(unevenness(16, 4, 2), 1);
   EXPECT_DOUBLE_EQ(unevenness(126, 16, 1), 1);
-  // 10 layers in 8 chunks: 1 2 2 1 | 1 1 1 1 over 4 ranks: rounds 2 and 1, the fullest rank 3.
-  EXPECT_DOUBLE_EQ(unevenness(10, 4, 2), 3.0 / 3);
-  // 6 layers in 4 chunks, 2 ranks: 1 2 | 2 1: rounds 2 and 2, each rank 3.
-  EXPECT_DOUBLE_EQ(unevenness(6, 2, 2), 4.0 / 3);
+  // 12 layers in 8 chunks over 4 ranks: 2 2 2 2 | 1 1 1 1.  Each round is in step with one of 2: 4
+  // layers' time for 3, at (4-2)/(4+2) of the excess.
+  EXPECT_DOUBLE_EQ(unevenness(12, 4, 2), 1 + 1.0 / 3 * (4.0 / 3 - 1));
+  // 10 layers: 1 1 1 1 | 1 2 2 1, the same.
+  EXPECT_DOUBLE_EQ(unevenness(10, 4, 2), 1 + 1.0 / 3 * (4.0 / 3 - 1));
+  // Two ranks are never held up.
+  EXPECT_DOUBLE_EQ(unevenness(6, 2, 2), 1);
+}
+
+TEST(ChunksInFlight, ChunksAddUpToAll) {
+  for (auto [p, m, v] : {std::tuple{4, 8, 1}, {4, 8, 2}, {8, 32, 5}, {2, 2, 3}}) {
+    for (int rank = 0; rank < p; ++rank) {
+      double sum = 0;
+      for (int chunk = 0; chunk < v; ++chunk) sum += ChunksInFlight(p, m, v, rank, chunk);
+      EXPECT_EQ(sum, ChunksInFlight(p, m, v, rank));
+    }
+  }
+  // p 4, v 2, rank 0: 11 forwards, 4 through chunk 0, 4 through chunk 1, 3 more through chunk 0.
+  EXPECT_EQ(ChunksInFlight(4, 8, 2, 0, 0), 7);
+  EXPECT_EQ(ChunksInFlight(4, 8, 2, 0, 1), 4);
 }
 
 }  // namespace

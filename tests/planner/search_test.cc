@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <set>
 
 #include "core/model_presets.h"
@@ -61,17 +62,22 @@ Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const
                 for (int v = 1; v <= model.num_layers; ++v)
                   for (int b : DivisorsOf(int(training.global_batch_size)))
                     for (int zero : {0, 1, 2, 3}) {
-                      if (zero > 0 && p.data * c == 1) continue;
                       p.expert = e;
                       p.expert_tensor = x;
                       p.virtual_stages = v;
                       p.schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
                       p.micro_batch_size = b;
                       p.zero = zero;
-                      p.zero_shard = 0;
-                      for (const Recompute& r : recomputes) {
-                        p.recompute = r;
-                        consider();
+                      // All ranks, or those inside a domain.
+                      const int inside =
+                          std::gcd(p.data * c, std::max(1, cluster.gpus_per_domain() / t));
+                      for (int shard : {0, inside}) {
+                        if (shard > 0 && (zero == 0 || shard == 1)) continue;
+                        p.zero_shard = shard;
+                        for (const Recompute& r : recomputes) {
+                          p.recompute = r;
+                          consider();
+                        }
                       }
                     }
           }
@@ -124,7 +130,6 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
     SearchOptions options;
     options.threads = 2;
     options.top = 5;
-    options.filter.Require("zero_shard=0");
     const SearchResult result = Search(c.model, training, cluster, options);
     if (brute.fitting.empty()) {
       EXPECT_TRUE(result.plans.empty());

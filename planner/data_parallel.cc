@@ -1,0 +1,82 @@
+#include "planner/data_parallel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cost_models/collectives.h"
+
+namespace millwright {
+namespace {
+
+Seconds BucketedCost(CollectiveKind kind, double parameters, double width, const PathProfile& path,
+                     const CollectiveCalibration& c) {
+  if (path.ranks <= 1 || parameters <= 0) return Seconds(0);
+  const double buckets = std::ceil(parameters / BucketParameters(path.ranks));
+  return buckets * CostOfCollective(kind, Bytes(parameters * width / buckets), path, c).time;
+}
+
+}  // namespace
+
+DataGroups DataGroupsOf(
+    const ParallelConfig& plan,
+    const std::function<const PathProfile&(std::int64_t stride, std::int64_t ranks)>& profile) {
+  DataGroups g;
+  const std::int64_t expert_ranks_of_copy = std::int64_t{1} * plan.expert * plan.expert_tensor;
+  g.dense_ranks = std::int64_t{1} * plan.data * plan.context;
+  g.expert_ranks = g.dense_ranks * plan.tensor / expert_ranks_of_copy;
+  g.dense_shard = plan.zero_shard > 0 ? plan.zero_shard : g.dense_ranks;
+  g.expert_shard = plan.zero_shard > 0 ? std::gcd(g.expert_ranks, g.dense_shard) : g.expert_ranks;
+  g.dense = profile(plan.tensor, g.dense_shard);
+  g.dense_replicas = profile(plan.tensor * g.dense_shard, g.dense_ranks / g.dense_shard);
+  g.expert = profile(expert_ranks_of_copy, g.expert_shard);
+  g.expert_replicas =
+      profile(expert_ranks_of_copy * g.expert_shard, g.expert_ranks / g.expert_shard);
+  return g;
+}
+
+double BucketParameters(double ranks) { return std::max(40e6, 1e6 * ranks); }
+
+DataSync SyncOf(const RankParameters& parameters, int zero, const DataGroups& groups,
+                const TrainingConfig& training, const CollectiveCalibration& c) {
+  const double width = training.gradient_bytes;
+  const auto over_shard = [&](CollectiveKind kind, double bytes_per_parameter) {
+    return BucketedCost(kind, parameters.dense, bytes_per_parameter, groups.dense, c) +
+           BucketedCost(kind, parameters.expert, bytes_per_parameter, groups.expert, c);
+  };
+  DataSync sync;
+  if (zero == 0) {
+    sync.gradients = over_shard(CollectiveKind::kAllReduce, width);
+    return sync;
+  }
+  sync.replicas =
+      BucketedCost(CollectiveKind::kAllReduce, parameters.dense / double(groups.dense_shard), width,
+                   groups.dense_replicas, c) +
+      BucketedCost(CollectiveKind::kAllReduce, parameters.expert / double(groups.expert_shard),
+                   width, groups.expert_replicas, c);
+  if (zero < 3) {
+    sync.gradients = over_shard(CollectiveKind::kReduceScatter, width);
+    sync.parameters = over_shard(CollectiveKind::kAllGather, kParameterWidth);
+  }
+  return sync;
+}
+
+ShardPass ShardPassOf(const RankParameters& unit, const DataGroups& groups,
+                      const TrainingConfig& training, const CollectiveCalibration& c) {
+  const auto both = [&](CollectiveKind kind, double width) {
+    return CostOfCollective(kind, Bytes(unit.dense * width), groups.dense, c).time +
+           CostOfCollective(kind, Bytes(unit.expert * width), groups.expert, c).time;
+  };
+  return {.gather = both(CollectiveKind::kAllGather, kParameterWidth),
+          .reduce = both(CollectiveKind::kReduceScatter, training.gradient_bytes)};
+}
+
+Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGroups& groups,
+                      const GpuSpec& gpu, const Calibration& calibration) {
+  const double stepped = zero >= 1 ? parameters.dense / double(groups.dense_shard) +
+                                         parameters.expert / double(groups.expert_shard)
+                                   : parameters.total();
+  return Bytes(stepped * calibration.optimizer_bytes_per_parameter) / gpu.hbm_bandwidth;
+}
+
+}  // namespace millwright

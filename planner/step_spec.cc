@@ -1,0 +1,380 @@
+#include "planner/step_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+Stream StreamOf(GroupKind group) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return Stream::kTensor;
+    case GroupKind::kContext:
+      return Stream::kContext;
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return Stream::kExpert;
+  }
+  return Stream::kTensor;
+}
+
+Cause CauseOf(GroupKind group) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return Cause::kTensor;
+    case GroupKind::kContext:
+      return Cause::kContext;
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return Cause::kExpert;
+  }
+  return Cause::kTensor;
+}
+
+Seconds Communication(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
+
+// Lists pieces, joining compute that nothing comes between.
+class PieceList {
+ public:
+  explicit PieceList(Cause compute) : compute_(compute) {}
+  void Compute(const char* label, Seconds duration) {
+    if (duration.value <= 0) return;
+    if (!pieces_.empty() && pieces_.back().stream == Stream::kCompute && !closed_) {
+      pieces_.back().duration += duration;
+      return;
+    }
+    pieces_.push_back({.label = label, .duration = duration, .cause = compute_});
+    closed_ = false;
+  }
+  void Collective(const Operator& op, Seconds duration, bool beside) {
+    if (duration.value <= 0) return;
+    pieces_.push_back(
+        {.label = op.name.data(),
+         .duration = duration,
+         .stream = StreamOf(op.group),
+         .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
+         .beside = beside});
+  }
+  void Close() { closed_ = true; }  // the next compute is a piece of its own
+  std::vector<Piece> Take() { return std::move(pieces_); }
+
+ private:
+  Cause compute_;
+  bool closed_ = false;
+  std::vector<Piece> pieces_;
+};
+
+class PassBuilder {
+ public:
+  PassBuilder(const std::vector<Operator>& operators, const LayerPaths& paths,
+              const CostContext& context)
+      : operators_(operators) {
+    for (const Operator& op : operators) costs_.push_back(CostOfOperator(op, paths, context));
+  }
+
+  // Operators of which `modules` holds one, or all of them.
+  std::vector<Piece> Forward(Cause cause, ModuleMask modules, bool all) const {
+    PieceList list(cause);
+    for (std::size_t i = 0; i < operators_.size(); ++i) {
+      if (!all && (operators_[i].modules & modules) == 0) continue;
+      const Operator* ring = RingAfter(i);
+      if (ring && (all || (ring->modules & modules) != 0)) {
+        const double steps = ring->repeats + 1;
+        const Seconds attention = costs_[i].forward.compute;
+        list.Compute("forward", attention / steps);
+        list.Close();
+        list.Collective(*ring, Communication(costs_[i + 1].forward), true);
+        list.Compute("attention", attention * (ring->repeats / steps));
+        list.Close();
+        ++i;
+        continue;
+      }
+      Add(list, operators_[i], costs_[i].forward, "forward");
+    }
+    return list.Take();
+  }
+
+  enum class Part { kBoth, kInput, kWeight };
+  std::vector<Piece> Backward(Part part) const {
+    PieceList list(Cause::kCompute);
+    for (std::size_t i = operators_.size(); i-- > 0;) {
+      const Operator& op = operators_[i];
+      const OperatorCost& cost = costs_[i];
+      if (part == Part::kWeight) {
+        if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
+          list.Collective(op, Communication(cost.backward), false);
+        }
+        list.Compute("weight gradient", cost.weight_gradient);
+        continue;
+      }
+      const Seconds weight = part == Part::kBoth ? cost.weight_gradient : Seconds(0);
+      const Seconds input = cost.backward.compute - cost.weight_gradient;
+      if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
+        if (part == Part::kInput) continue;  // the weight gradient is later
+        // Gathered beside the input gradient of the GEMM before it, which is half of its backward.
+        const std::size_t gemm = std::size_t(op.hidden_under);
+        list.Close();
+        list.Collective(op, Communication(cost.backward), true);
+        list.Compute("backward", costs_[gemm].backward.compute / 2);
+        list.Close();
+        list.Compute("backward", costs_[gemm].backward.compute / 2);
+        MILLWRIGHT_CHECK(gemm + 1 == i);
+        i = gemm;
+        continue;
+      }
+      if (op.hidden_under >= 0) {
+        // A ring, and the attention that it runs beside.
+        const std::size_t attention = std::size_t(op.hidden_under);
+        const double steps = op.repeats + 1;
+        const Seconds compute = costs_[attention].backward.compute;
+        list.Compute("backward", compute / steps);
+        list.Close();
+        list.Collective(op, Communication(cost.backward), true);
+        list.Compute("attention backward", compute * (op.repeats / steps));
+        list.Close();
+        MILLWRIGHT_CHECK(attention + 1 == i);
+        i = attention;
+        continue;
+      }
+      PassTime pass = cost.backward;
+      pass.compute = input + weight;
+      Add(list, op, pass, "backward");
+    }
+    return list.Take();
+  }
+
+ private:
+  const Operator* RingAfter(std::size_t i) const {
+    if (i + 1 >= operators_.size()) return nullptr;
+    const Operator& next = operators_[i + 1];
+    return next.hidden_under == int(i) && !HidesUnderGemm(next) ? &next : nullptr;
+  }
+  bool HidesUnderGemm(const Operator& op) const {
+    return operators_[std::size_t(op.hidden_under)].kind == OperatorKind::kGemm;
+  }
+  static void Add(PieceList& list, const Operator& op, const PassTime& pass, const char* label) {
+    if (op.kind == OperatorKind::kCollective) {
+      list.Collective(op, Communication(pass), false);
+    } else {
+      list.Compute(label, pass.compute);
+    }
+  }
+
+  const std::vector<Operator>& operators_;
+  std::vector<OperatorCost> costs_;
+};
+
+void Append(std::vector<Piece>& to, const std::vector<Piece>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& paths,
+                     const CostContext& context, const Recompute& recompute) {
+  const PassBuilder builder(operators, paths, context);
+  LayerPasses passes;
+  passes.forward = builder.Forward(Cause::kCompute, 0, true);
+  std::vector<Piece> again;
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone:
+      break;
+    case RecomputeGranularity::kSelective:
+      again = builder.Forward(Cause::kRecompute, MaskOf(recompute.modules), false);
+      break;
+    case RecomputeGranularity::kFull:
+      again = builder.Forward(Cause::kRecompute, 0, true);
+      break;
+  }
+  passes.backward = again;
+  Append(passes.backward, builder.Backward(PassBuilder::Part::kBoth));
+  passes.backward_input = std::move(again);
+  Append(passes.backward_input, builder.Backward(PassBuilder::Part::kInput));
+  passes.backward_weight = builder.Backward(PassBuilder::Part::kWeight);
+  return passes;
+}
+
+// Data-parallel seconds of a part of a stage's parameters: its share of the stage's.
+void ShareSync(LayerPasses& passes, const RankParameters& part, const RankParameters& whole,
+               const DataSync& sync, int zero) {
+  passes.parameters = part.total();
+  const double share = whole.total() > 0 ? part.total() / whole.total() : 0;
+  passes.gather = share * sync.parameters;
+  passes.reduce = share * sync.replicas;
+  // ZeRO-2 reduces after every micro-batch.
+  (zero == 2 ? passes.shard_reduce : passes.reduce) += share * sync.gradients;
+}
+
+}  // namespace
+
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
+  return {.kind = plan.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+          .pipeline = plan.pipeline,
+          .micro_batches = int(micro_batches),
+          .virtual_stages = plan.virtual_stages};
+}
+
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    const ScheduleChoice& choice) {
+  const ModelConfig& model = estimator.model();
+  const TrainingConfig& training = estimator.training();
+  const LayerShape shape = ShapeOf(plan, training);
+  const LayerPaths paths = estimator.PathsOf(shape);
+  const ShapeCosts costs = estimator.CostShape(shape);
+  const CostContext& context = estimator.context();
+  const Calibration& calibration = estimator.calibration();
+
+  StepSpec spec;
+  spec.schedule = BuildSchedule(choice);
+  const int stages = spec.schedule.stages_per_direction();
+  if (stages > model.num_layers) {
+    throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
+                                  spec.schedule.name, stages, model.name, model.num_layers));
+  }
+  const std::int64_t micro_batches =
+      training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
+  MILLWRIGHT_CHECK(micro_batches == choice.micro_batches);
+
+  // Layers that are recomputed in full and others of the same kind are two kinds here.
+  const bool partly = plan.recompute.full_layers > 0;
+  const auto treated = costs.Treat(plan.recompute);
+  const auto untreated = costs.Treat({});
+  const std::vector<LayerKind>& kinds = estimator.kinds();
+  for (int pass = 0; pass < (partly ? 2 : 1); ++pass) {
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      const std::vector<Operator> operators = LayerOperators(model, kinds[k], shape, training);
+      LayerPasses layer =
+          PassesOf(operators, paths, context, pass == 0 ? plan.recompute : Recompute{});
+      const TreatedLayer& t = pass == 0 ? treated[k] : untreated[k];
+      layer.saved = t.saved;
+      layer.working_set = t.working_set;
+      spec.kinds.push_back(std::move(layer));
+    }
+  }
+  const std::vector<Operator> embedding = EmbeddingOperators(model, shape, training);
+  spec.embedding = PassesOf(embedding, paths, context, {});
+  spec.embedding.saved = costs.embedding_saved;
+  const std::vector<Operator> head = HeadOperators(model, shape, training);
+  spec.head = PassesOf(head, paths, context, {});
+  for (int module = 0; module < model.mtp_num_layers; ++module) {
+    const std::vector<Operator> mtp = MtpOperators(model, shape, training);
+    for (const auto* operators : {&mtp, &head}) {
+      const LayerPasses more = PassesOf(*operators, paths, context, {});
+      Append(spec.head.forward, more.forward);
+      Append(spec.head.backward, more.backward);
+      Append(spec.head.backward_input, more.backward_input);
+      Append(spec.head.backward_weight, more.backward_weight);
+    }
+  }
+  spec.head.saved = costs.head_saved;
+  spec.head.working_set = costs.head_working_set;
+
+  // Stages, in the order in which a micro-batch passes them.
+  const std::vector<StageContent> content = StagesOf(model, plan.pipeline, stages / plan.pipeline);
+  const auto chunk = [&](int stage) -> const std::vector<int>& {
+    return content[std::size_t(stage % plan.pipeline)].chunks[std::size_t(stage / plan.pipeline)];
+  };
+  for (int s = 0; s < spec.schedule.stages(); ++s) {
+    std::vector<int>& out = spec.layers_of_stage.emplace_back(chunk(s % stages));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (partly && int(i) >= plan.recompute.full_layers) out[i] += int(kinds.size());
+    }
+  }
+
+  if (plan.pipeline > 1) {
+    spec.transfer =
+        CostOfCollective(CollectiveKind::kSendRecv, costs.boundary,
+                         estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data,
+                                           plan.pipeline),
+                         calibration.collective)
+            .time;
+  }
+
+  // Data parallelism, at the rate of the first rank's parameters.
+  const DataGroups groups =
+      DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
+        return estimator.Profile(stride, ranks);
+      });
+  std::vector<RankParameters> held(std::size_t(plan.pipeline));
+  for (int s = 0; s < stages; ++s) {
+    RankParameters& rank = held[std::size_t(spec.schedule.rank_of_stage[std::size_t(s)])];
+    for (int kind : chunk(s)) rank += costs.kind_parameters[std::size_t(kind)];
+    if (s == 0) rank += costs.embedding_parameters;
+    if (s + 1 == stages && plan.pipeline > 1 &&
+        (model.tied_embeddings || model.mtp_num_layers > 0)) {
+      rank += costs.token_table;
+    }
+    if (s + 1 == stages) rank += costs.head_parameters;
+  }
+  const DataSync sync = SyncOf(held[0], plan.zero, groups, training, calibration.collective);
+  const std::size_t layer_kinds = kinds.size();
+  for (std::size_t k = 0; k < spec.kinds.size(); ++k) {
+    const RankParameters& part = costs.kind_parameters[k % layer_kinds];
+    ShareSync(spec.kinds[k], part, held[0], sync, plan.zero);
+    if (plan.zero == 3) {
+      const ShardPass pass = ShardPassOf(part, groups, training, calibration.collective);
+      spec.kinds[k].shard_gather = pass.gather;
+      spec.kinds[k].shard_reduce = pass.reduce;
+    }
+  }
+  ShareSync(spec.embedding, costs.embedding_parameters, held[0], sync, plan.zero);
+  ShareSync(spec.head, costs.head_parameters, held[0], sync, plan.zero);
+  for (const RankParameters& rank : held) {
+    spec.optimizer.push_back(estimator.clip() + OptimizerTime(rank, plan.zero, groups,
+                                                              estimator.cluster().gpu(),
+                                                              calibration));
+  }
+  spec.contention = calibration.overlap.dp_exposed;
+  spec.shard_contention = calibration.overlap.fsdp_contention;
+  spec.bucket_parameters = BucketParameters(double(groups.dense_shard));
+  spec.overlap_gather = training.overlap_param_gather;
+  spec.overlap_reduce = training.overlap_grad_reduce;
+  return spec;
+}
+
+int SimulatedStep::fullest() const {
+  return int(std::max_element(peak.begin(), peak.end()) - peak.begin());
+}
+
+int SimulatedStep::slowest() const {
+  const auto busy = [](const RankTime& t) {
+    Seconds sum;
+    for (Seconds s : t.busy) sum += s;
+    return sum;
+  };
+  return int(
+      std::max_element(ranks.begin(), ranks.end(),
+                       [&](const RankTime& a, const RankTime& b) { return busy(a) < busy(b); }) -
+      ranks.begin());
+}
+
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
+                           const ScheduleChoice& schedule) {
+  SimulatedStep result;
+  result.spec = StepSpecOf(estimator, plan, schedule);
+  result.graph = BuildStepGraph(result.spec);
+  result.timeline = Simulate(result.graph);
+  if (!result.timeline.deadlock.empty()) {
+    throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
+  }
+  const double copies = result.spec.schedule.directions;  // DualPipe holds the model twice
+  const Estimate estimate = estimator.Itemise(plan);
+  for (int rank = 0; rank < plan.pipeline; ++rank) {
+    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, rank));
+    const StageMemory& memory = estimate.memory[std::size_t(rank)];
+    const Bytes state = memory[MemoryItem::kWeights] + memory[MemoryItem::kGradients];
+    const Bytes overhead = memory[MemoryItem::kNccl] + memory[MemoryItem::kCudaContext];
+    const Bytes allocated = (copies - 1) * state + memory.total() - overhead -
+                            memory[MemoryItem::kActivations] - memory[MemoryItem::kLogits] -
+                            memory[MemoryItem::kWorkingSet] - memory[MemoryItem::kAllocatorSlack];
+    const double slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
+    result.fixed.push_back(allocated + overhead);
+    result.peak.push_back((allocated + result.timeline.peak[std::size_t(rank)]) * (1 + slack) +
+                          overhead);
+  }
+  return result;
+}
+
+}  // namespace millwright

@@ -1,0 +1,37 @@
+// A plan as the simulator takes it: every layer's passes priced, every stage filled.
+#pragma once
+
+#include <vector>
+
+#include "core/parallel.h"
+#include "planner/estimator.h"
+#include "sim/schedule.h"
+#include "sim/simulate.h"
+#include "sim/step_graph.h"
+
+namespace millwright {
+
+// `plan` must have passed CheckPlan.  ConfigError where `schedule` needs what the plan does not
+// give (micro-batches, stages, layers for its chunks).
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    const ScheduleChoice& schedule);
+// The schedule that `plan` names: 1F1B or interleaved.
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+
+// A simulated step.
+struct SimulatedStep {
+  StepSpec spec;
+  TaskGraph graph{0};
+  Timeline timeline;
+  std::vector<RankTime> ranks;
+  // Of each rank: state, buffers and overheads that do not change over the step, and with the
+  // simulated peak of what does.
+  std::vector<Bytes> fixed, peak;
+  Seconds step() const { return timeline.makespan; }
+  int fullest() const;
+  int slowest() const;  // the rank that computes longest
+};
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
+                           const ScheduleChoice& schedule);
+
+}  // namespace millwright

@@ -1,0 +1,78 @@
+// Which links does a message between two endpoints cross?
+//
+// Endpoints are the GPUs of a cluster (0 to ranks() - 1) and, after them, the NVSwitch plane of
+// each domain, which can add up what it is sent (NVLink SHARP).  Routes are Cluster::Route's, put
+// together from parts: the way from a GPU to its leaf and back is the same in every domain, the
+// way between two leaves depends on them and the destination's domain alone.  A route is found
+// once and kept.  Links may be slowed after that; none may fail.
+//
+// Star() is the textbook network: one switch, each rank on a full-duplex link of its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/units.h"
+#include "topologies/cluster.h"
+
+namespace millwright {
+
+class RouteTable {
+ public:
+  // `cluster` must outlive the table.
+  explicit RouteTable(const Cluster& cluster);
+  // Links 0 to ranks - 1 go up to the switch, endpoint `ranks`; the next `ranks` come down.
+  static RouteTable Star(int ranks, BytesPerSecond bandwidth, Seconds link_latency);
+
+  int ranks() const { return ranks_; }
+  const Cluster* cluster() const { return cluster_; }  // null: a star
+  // The endpoint that is the NVSwitch plane of a rank's domain.
+  int SwitchOf(int rank) const;
+
+  std::span<const BytesPerSecond> capacity() const { return capacity_; }  // by link
+  // A link at `factor` of its bandwidth; before any simulation over it begins.
+  void Slow(int link, double factor);
+
+  // Routes by number: from 0, in the order of asking.
+  int Find(int from, int to);
+  int ToOf(int route) const { return to_[std::size_t(route)]; }
+  std::span<const int> LinksOf(int route) const;
+  Seconds LatencyOf(int route) const { return latency_[std::size_t(route)]; }
+  BytesPerSecond BandwidthOf(int route) const { return bandwidth_[std::size_t(route)]; }
+
+ private:
+  RouteTable() = default;
+
+  int Add(std::uint64_t key);
+  void Append(int from, int to);
+  void AppendWithinDomain(int from, int to);
+  void AppendBetweenDomains(int from, int to);
+  void Learn();
+  int LeafLink(int rank) const;  // the link from the leaf down to the rank's NIC
+
+  const Cluster* cluster_ = nullptr;
+  int ranks_ = 0, per_domain_ = 1;
+  int links_per_domain_ = 0, vertices_per_domain_ = 0;
+  std::vector<BytesPerSecond> capacity_;
+  std::vector<double> link_latency_;
+
+  // By GPU of domain 0; empty where routes cannot be put together from parts.
+  std::vector<std::vector<int>> up_;    // to the leaf
+  std::vector<std::vector<int>> down_;  // from the NIC
+  std::vector<int> to_nic_;             // by NIC vertex: the link from its leaf
+  // Between leaves, for a destination's domain; first < 0: not in parts.
+  std::unordered_map<std::uint64_t, std::vector<int>> middle_;
+
+  // Found routes: an open hash of pairs, and their links one after the other.
+  std::vector<std::pair<std::uint64_t, int>> table_;
+  std::vector<int> links_;
+  std::vector<std::size_t> end_;  // in links_, by route
+  std::vector<int> to_;
+  std::vector<Seconds> latency_;
+  std::vector<BytesPerSecond> bandwidth_;
+};
+
+}  // namespace millwright

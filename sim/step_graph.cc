@@ -1,0 +1,474 @@
+#include "sim/step_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+// One pass on its way: what its next piece waits for.
+struct Thread {
+  int rank = 0;
+  int stage = 0;
+  int micro_batch = 0;
+  std::array<TaskId, 3> after{kNoTask, kNoTask, kNoTask};
+  TaskId last() const { return after[0]; }
+};
+
+// A piece of a pass with what goes with it.
+struct Step {
+  Piece piece;
+  Bytes taken, given_back;
+  TaskId waits_for = kNoTask;  // a bucket of parameters
+  // ZeRO-3: the layer to gather before this piece, and the one to prefetch while it computes.
+  const LayerPasses* sharded = nullptr;
+  const LayerPasses* next_sharded = nullptr;
+  const LayerPasses* ends = nullptr;  // whose pass this piece completes
+};
+
+class Builder {
+ public:
+  explicit Builder(const StepSpec& spec)
+      : spec_(spec),
+        schedule_(spec.schedule),
+        graph_(schedule_.pipeline),
+        forward_end_(Table()),
+        backward_end_(Table()),
+        forward_send_(Table()),
+        backward_send_(Table()),
+        passes_left_(std::size_t(schedule_.stages())),
+        first_forward_(std::size_t(schedule_.stages()), 1),
+        layer_gather_(std::size_t(schedule_.stages())),
+        unreduced_(std::size_t(schedule_.pipeline)),
+        reduces_(std::size_t(schedule_.pipeline)) {
+    for (const LayerPasses& kind : spec.kinds) {
+      sharded_ = sharded_ || kind.shard_gather.value > 0;
+    }
+    for (const auto& order : schedule_.orders) {
+      for (const Pass& pass : order) {
+        if (CompletesGradients(pass.kind)) ++passes_left_[pass.stage];
+      }
+    }
+  }
+
+  TaskGraph Build() {
+    for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
+    for (int rank = 0; rank < schedule_.pipeline; ++rank) {
+      const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
+      last_layer_end_ = prefetched_ = pass_barrier_ = kNoTask;
+      for (std::size_t i = 0; i < order.size(); ++i) {
+        if (order[i].overlaps_next) {
+          RunTogether(rank, order[i], order[i + 1]);
+          ++i;
+        } else {
+          Run(rank, order[i]);
+        }
+      }
+      Finish(rank);
+    }
+    for (const auto& [receive, send] : receives_) graph_.Wait(receive, *send);
+    graph_.Seal();
+    return std::move(graph_);
+  }
+
+ private:
+  using PassTable = std::vector<std::vector<TaskId>>;  // [stage][micro-batch]
+  PassTable Table() const {
+    return PassTable(
+        std::size_t(schedule_.stages()),
+        std::vector<TaskId>(std::size_t(schedule_.micro_batches_per_direction()), kNoTask));
+  }
+  static bool CompletesGradients(PassKind kind) {
+    return kind == PassKind::kBackward || kind == PassKind::kBackwardWeight;
+  }
+  const std::vector<int>& Layers(int stage) const {
+    return spec_.layers_of_stage[std::size_t(stage)];
+  }
+  bool OnAnotherRank(int stage, int other) const {
+    return schedule_.rank_of_stage[std::size_t(stage)] !=
+           schedule_.rank_of_stage[std::size_t(other)];
+  }
+
+  // What the pass waits for from another stage: over the wire, or from this same rank.
+  TaskId Input(int rank, int stage, int micro_batch, int from, PassTable& sends, PassTable& ends) {
+    const std::size_t s = std::size_t(from), m = std::size_t(micro_batch);
+    if (!OnAnotherRank(stage, from)) return ends[s][m];
+    const TaskId receive = graph_.Add({.label = graph_.Label("receive"),
+                                       .micro_batch = micro_batch,
+                                       .rank = std::uint16_t(rank),
+                                       .stage = std::uint16_t(stage),
+                                       .stream = Stream::kReceive,
+                                       .cause = Cause::kPipeline});
+    receives_.emplace_back(receive, &sends[s][m]);
+    return receive;
+  }
+  void Send(const Thread& thread, int to, PassTable& sends) {
+    if (!OnAnotherRank(thread.stage, to)) return;
+    const std::array<TaskId, 1> waits{thread.last()};
+    sends[std::size_t(thread.stage)][std::size_t(thread.micro_batch)] =
+        graph_.Add({.duration = spec_.transfer,
+                    .label = graph_.Label("send"),
+                    .micro_batch = thread.micro_batch,
+                    .rank = std::uint16_t(thread.rank),
+                    .stage = std::uint16_t(thread.stage),
+                    .stream = Stream::kSend,
+                    .cause = Cause::kPipeline},
+                   waits);
+  }
+
+  // Data-parallel collectives take part of the GPU from what runs beside them.
+  void Contend(int rank, int stage, Seconds communication) {
+    if (communication.value <= 0) return;
+    graph_.Add({.duration = communication,
+                .label = graph_.Label("slowed by NCCL"),
+                .rank = std::uint16_t(rank),
+                .stage = std::uint16_t(stage),
+                .stream = Stream::kCompute,
+                .cause = Cause::kData});
+  }
+
+  // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
+  void GatherParameters(int rank) {
+    for (int stage = 0; stage < schedule_.stages(); ++stage) {
+      if (schedule_.rank_of_stage[std::size_t(stage)] != rank) continue;
+      std::vector<TaskId>& gathers = layer_gather_[std::size_t(stage)];
+      const std::vector<int>& layers = Layers(stage);
+      gathers.assign(layers.size(), kNoTask);
+      Seconds bucket = schedule_.first_of_direction(stage) ? spec_.embedding.gather : Seconds(0);
+      if (schedule_.last_of_direction(stage)) bucket += spec_.head.gather;
+      double parameters = 0;
+      std::size_t first = 0;
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
+        bucket += kind.gather;
+        parameters += kind.parameters;
+        if (parameters < spec_.bucket_parameters && i + 1 < layers.size()) continue;
+        if (bucket.value > 0) {
+          const TaskId gather = graph_.Add({.duration = bucket,
+                                            .label = graph_.Label("gather parameters"),
+                                            .rank = std::uint16_t(rank),
+                                            .stage = std::uint16_t(stage),
+                                            .stream = Stream::kData,
+                                            .cause = Cause::kData});
+          for (std::size_t j = first; j <= i; ++j) gathers[j] = gather;
+          last_gather_ = gather;
+        }
+        bucket = Seconds(0);
+        parameters = 0;
+        first = i + 1;
+      }
+      if (!spec_.overlap_gather) std::fill(gathers.begin(), gathers.end(), last_gather_);
+    }
+  }
+
+  // The pieces of a pass in order, with their memory and what of data parallelism goes with them.
+  std::vector<Step> StepsOf(int rank, const Pass& pass) {
+    std::vector<Step> steps;
+    const int stage = pass.stage;
+    const std::vector<int>& layers = Layers(stage);
+    const bool first_stage = schedule_.first_of_direction(stage);
+    const bool last_stage = schedule_.last_of_direction(stage);
+    const bool forward = pass.kind == PassKind::kForward;
+    const auto add = [&](const std::vector<Piece>& pieces, const LayerPasses& kind, TaskId gather) {
+      const std::size_t begin = steps.size();
+      for (const Piece& piece : pieces) steps.push_back({.piece = piece});
+      if (steps.size() == begin) return;
+      Step &head = steps[begin], &tail = steps.back();
+      head.waits_for = gather;
+      switch (pass.kind) {
+        case PassKind::kForward:
+          head.taken = kind.saved;
+          break;
+        case PassKind::kBackward:
+          head.taken = kind.working_set;
+          tail.given_back = kind.working_set + kind.saved;
+          break;
+        case PassKind::kBackwardInput:
+          head.taken = kind.working_set;
+          tail.given_back = kind.working_set;
+          break;
+        case PassKind::kBackwardWeight:
+          tail.given_back = kind.saved;
+          break;
+      }
+      tail.ends = &kind;
+    };
+    const auto pieces_of = [&](const LayerPasses& kind) -> const std::vector<Piece>& {
+      switch (pass.kind) {
+        case PassKind::kForward:
+          return kind.forward;
+        case PassKind::kBackward:
+          return kind.backward;
+        case PassKind::kBackwardInput:
+          return kind.backward_input;
+        case PassKind::kBackwardWeight:
+          return kind.backward_weight;
+      }
+      return kind.forward;
+    };
+    std::optional<std::size_t> sharded_before;
+    const auto layer = [&](std::size_t i) {
+      const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
+      TaskId gather = kNoTask;
+      if (forward && first_forward_[std::size_t(stage)]) {
+        gather = layer_gather_[std::size_t(stage)][i];
+        if (gather != kNoTask && spec_.overlap_gather) {
+          Contend(rank, stage, spec_.contention * kind.gather);
+        }
+      }
+      const std::size_t begin = steps.size();
+      add(pieces_of(kind), kind, gather);
+      if (kind.shard_gather.value > 0 && pass.kind != PassKind::kBackwardWeight) {
+        if (sharded_before) steps[*sharded_before].next_sharded = &kind;
+        steps[begin].sharded = &kind;
+        sharded_before = begin;
+      }
+    };
+    if (forward) {
+      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+      for (std::size_t i = 0; i < layers.size(); ++i) layer(i);
+      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      first_forward_[std::size_t(stage)] = 0;
+    } else {
+      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      for (std::size_t i = layers.size(); i-- > 0;) layer(i);
+      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+    }
+    return steps;
+  }
+
+  // ZeRO-3: each pass gathers each layer.  Overlapped, the next layer's gather is launched when a
+  // layer begins to compute, before that layer's gradients are reduced.
+  TaskId ShardGather(const Thread& thread, const Pass& pass, const LayerPasses& kind) {
+    Seconds communication = kind.shard_gather, compute;
+    const bool forward = pass.kind == PassKind::kForward;
+    for (const Piece& piece : forward ? kind.forward : kind.backward) compute += piece.duration;
+    if (!forward) communication += kind.shard_reduce;
+    const bool overlapped = forward ? spec_.overlap_gather : spec_.overlap_reduce;
+    if (overlapped) {
+      Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+    }
+    const std::array<TaskId, 1> waits{overlapped ? last_layer_end_ : thread.last()};
+    return graph_.Add({.duration = kind.shard_gather,
+                       .label = graph_.Label("gather layer"),
+                       .micro_batch = pass.micro_batch,
+                       .rank = std::uint16_t(thread.rank),
+                       .stage = std::uint16_t(thread.stage),
+                       .stream = Stream::kData,
+                       .cause = Cause::kData},
+                      waits);
+  }
+
+  Thread Start(int rank, const Pass& pass) {
+    Thread thread{.rank = rank, .stage = pass.stage, .micro_batch = pass.micro_batch};
+    thread.after[2] = pass_barrier_;
+    const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
+    switch (pass.kind) {
+      case PassKind::kForward:
+        if (!schedule_.first_of_direction(pass.stage)) {
+          thread.after[0] = Input(rank, pass.stage, pass.micro_batch, pass.stage - 1, forward_send_,
+                                  forward_end_);
+        }
+        break;
+      case PassKind::kBackward:
+      case PassKind::kBackwardInput:
+        thread.after[0] = forward_end_[s][m];
+        if (!schedule_.last_of_direction(pass.stage)) {
+          thread.after[1] = Input(rank, pass.stage, pass.micro_batch, pass.stage + 1,
+                                  backward_send_, backward_end_);
+        }
+        break;
+      case PassKind::kBackwardWeight:
+        thread.after[0] = backward_end_[s][m];
+        break;
+    }
+    return thread;
+  }
+
+  void Emit(Thread& thread, std::vector<Step>& steps, std::size_t& at, const Pass& pass,
+            bool last_gradients) {
+    // A piece and what runs beside it go together.
+    TaskId beside = kNoTask;
+    for (;;) {
+      const Step& step = steps[at];
+      TaskId gather = step.waits_for;
+      if (step.sharded) {
+        gather = prefetched_ != kNoTask ? prefetched_ : ShardGather(thread, pass, *step.sharded);
+        prefetched_ = kNoTask;
+        const bool ahead =
+            pass.kind == PassKind::kForward ? spec_.overlap_gather : spec_.overlap_reduce;
+        if (step.next_sharded && ahead) {
+          prefetched_ = ShardGather(thread, pass, *step.next_sharded);
+        }
+      }
+      const std::array<TaskId, 4> waits{thread.after[0], thread.after[1], thread.after[2], gather};
+      const TaskId id = graph_.Add({.duration = step.piece.duration,
+                                    .taken = step.taken,
+                                    .given_back = step.given_back,
+                                    .label = graph_.Label(step.piece.label),
+                                    .micro_batch = thread.micro_batch,
+                                    .rank = std::uint16_t(thread.rank),
+                                    .stage = std::uint16_t(thread.stage),
+                                    .stream = step.piece.stream,
+                                    .cause = step.piece.cause},
+                                   waits);
+      ++at;
+      if (step.piece.beside && at < steps.size()) {
+        beside = id;
+        continue;
+      }
+      thread.after = {id, beside, kNoTask};
+      if (step.ends) LayerEnded(thread, *step.ends, pass, last_gradients);
+      return;
+    }
+  }
+
+  // Gradients of a layer are complete when its last backward is: they join the bucket.
+  void LayerEnded(Thread& thread, const LayerPasses& kind, const Pass& pass, bool last_gradients) {
+    last_layer_end_ = thread.last();
+    if (kind.shard_reduce.value > 0 && CompletesGradients(pass.kind)) {
+      AddReduce(thread, kind.shard_reduce, "reduce layer");
+      if (kind.shard_gather.value <= 0 && spec_.overlap_reduce) {
+        Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce);
+      }
+      if (!spec_.overlap_reduce) thread.after[1] = reduces_[std::size_t(thread.rank)].back();
+    }
+    if (!last_gradients || kind.reduce.value <= 0) return;
+    Bucket& bucket = unreduced_[std::size_t(thread.rank)];
+    bucket.reduce += kind.reduce;
+    bucket.parameters += kind.parameters;
+    bucket.from = thread;
+    if (spec_.overlap_reduce && bucket.parameters >= spec_.bucket_parameters) {
+      FlushBucket(thread.rank);
+    }
+  }
+  void AddReduce(const Thread& thread, Seconds duration, const char* label) {
+    const std::array<TaskId, 1> waits{thread.last()};
+    reduces_[std::size_t(thread.rank)].push_back(graph_.Add({.duration = duration,
+                                                             .label = graph_.Label(label),
+                                                             .micro_batch = thread.micro_batch,
+                                                             .rank = std::uint16_t(thread.rank),
+                                                             .stage = std::uint16_t(thread.stage),
+                                                             .stream = Stream::kData,
+                                                             .cause = Cause::kData},
+                                                            waits));
+  }
+  void FlushBucket(int rank) {
+    Bucket& bucket = unreduced_[std::size_t(rank)];
+    if (bucket.reduce.value <= 0) return;
+    AddReduce(bucket.from, bucket.reduce, "reduce gradients");
+    if (spec_.overlap_reduce) Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce);
+    bucket = {};
+  }
+
+  bool LastGradients(const Pass& pass) {
+    return CompletesGradients(pass.kind) && --passes_left_[pass.stage] == 0;
+  }
+
+  void End(const Thread& thread, const Pass& pass) {
+    const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
+    switch (pass.kind) {
+      case PassKind::kForward:
+        forward_end_[s][m] = thread.last();
+        if (!schedule_.last_of_direction(pass.stage)) Send(thread, pass.stage + 1, forward_send_);
+        break;
+      case PassKind::kBackward:
+      case PassKind::kBackwardInput:
+        backward_end_[s][m] = thread.last();
+        if (!schedule_.first_of_direction(pass.stage)) {
+          Send(thread, pass.stage - 1, backward_send_);
+        }
+        break;
+      case PassKind::kBackwardWeight:
+        break;
+    }
+    // FSDP waits for a backward pass's reductions before it goes on.
+    if (CompletesGradients(pass.kind) && sharded_ && !reduces_[std::size_t(thread.rank)].empty()) {
+      pass_barrier_ = reduces_[std::size_t(thread.rank)].back();
+    }
+  }
+
+  void Run(int rank, const Pass& pass) {
+    Thread thread = Start(rank, pass);
+    std::vector<Step> steps = StepsOf(rank, pass);
+    MILLWRIGHT_CHECK(!steps.empty());
+    const bool last_gradients = LastGradients(pass);
+    for (std::size_t at = 0; at < steps.size();) Emit(thread, steps, at, pass, last_gradients);
+    End(thread, pass);
+  }
+
+  // A forward and a backward whose pieces alternate: the communication of one runs under the
+  // compute of the other.
+  void RunTogether(int rank, const Pass& a, const Pass& b) {
+    Thread first = Start(rank, a), second = Start(rank, b);
+    std::vector<Step> steps_a = StepsOf(rank, a), steps_b = StepsOf(rank, b);
+    const bool last_a = LastGradients(a), last_b = LastGradients(b);
+    std::size_t at_a = 0, at_b = 0;
+    while (at_a < steps_a.size() || at_b < steps_b.size()) {
+      // Keep the two in step by the share each has done.
+      const bool take_a = at_b >= steps_b.size() ||
+                          (at_a < steps_a.size() && at_a * steps_b.size() <= at_b * steps_a.size());
+      if (take_a) {
+        Emit(first, steps_a, at_a, a, last_a);
+      } else {
+        Emit(second, steps_b, at_b, b, last_b);
+      }
+    }
+    End(first, a);
+    End(second, b);
+  }
+
+  void Finish(int rank) {
+    Bucket& bucket = unreduced_[std::size_t(rank)];
+    if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) {
+      // After everything: the last backward of the rank.
+      const Pass& last = schedule_.orders[std::size_t(rank)].back();
+      bucket.from = {.rank = rank, .stage = last.stage, .micro_batch = last.micro_batch};
+      bucket.from.after[0] = last.kind == PassKind::kForward
+                                 ? forward_end_[last.stage][std::size_t(last.micro_batch)]
+                                 : backward_end_[last.stage][std::size_t(last.micro_batch)];
+    }
+    FlushBucket(rank);
+    const Seconds optimizer =
+        spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
+    if (optimizer.value > 0) {
+      graph_.Add({.duration = optimizer,
+                  .label = graph_.Label("optimizer"),
+                  .rank = std::uint16_t(rank),
+                  .stage = std::uint16_t(schedule_.orders[std::size_t(rank)].back().stage),
+                  .stream = Stream::kCompute,
+                  .cause = Cause::kOptimizer},
+                 reduces_[std::size_t(rank)]);
+    }
+  }
+
+  struct Bucket {
+    Seconds reduce;
+    double parameters = 0;
+    Thread from;
+  };
+
+  const StepSpec& spec_;
+  const PipelineSchedule& schedule_;
+  TaskGraph graph_;
+  PassTable forward_end_, backward_end_;                    // last task of a pass
+  PassTable forward_send_, backward_send_;                  // its transfer to the next stage
+  std::vector<std::pair<TaskId, const TaskId*>> receives_;  // and the send each waits for
+  std::vector<int> passes_left_;     // of each stage, that complete gradients
+  std::vector<char> first_forward_;  // of each stage: still to come
+  std::vector<std::vector<TaskId>> layer_gather_;
+  std::vector<Bucket> unreduced_;
+  std::vector<std::vector<TaskId>> reduces_;
+  TaskId last_gather_ = kNoTask;
+  TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
+  bool sharded_ = false;  // ZeRO-3
+};
+
+}  // namespace
+
+TaskGraph BuildStepGraph(const StepSpec& spec) { return Builder(spec).Build(); }
+
+}  // namespace millwright

@@ -1,0 +1,66 @@
+// Pipeline slots x layers x collectives -> the task graph of one training step.
+//
+// Folded: one rank for each pipeline rank stands for all that do the same.  What a layer does comes
+// priced (StepSpec, which planner/step_spec makes from model, plan, cluster and cost models); this
+// file only says what runs where and after what:
+//
+//   forward of a chunk   receive, embedding, layers, head, send
+//   layer                compute and its collectives in turn on their streams; a piece marked
+//                        `beside` runs next to the piece after it
+//   backward             the same in reverse, after what is recomputed; or the input gradients
+//                        alone, with the weight gradients as a pass of their own
+//   data parallel        parameters gathered bucket by bucket before the first forward, gradients
+//                        reduced bucket by bucket after the last backward of a layer, under compute
+//   optimizer            when all gradients are in
+//
+// While a data-parallel collective runs under compute it takes SMs and bandwidth from it: a share
+// of its time (StepSpec::contention) is added to the compute stream where it is launched.
+#pragma once
+
+#include <vector>
+
+#include "core/units.h"
+#include "sim/schedule.h"
+#include "sim/task_graph.h"
+
+namespace millwright {
+
+// One piece of a pass: seconds on a stream.
+struct Piece {
+  const char* label = "";
+  Seconds duration;
+  Stream stream = Stream::kCompute;
+  Cause cause = Cause::kCompute;
+  bool beside = false;  // starts with the next piece; the one after waits for both
+};
+
+// A layer, embedding or head of one kind: what its passes run, and what it holds.
+struct LayerPasses {
+  std::vector<Piece> forward;
+  std::vector<Piece> backward;         // both gradients, after what is recomputed
+  std::vector<Piece> backward_input;   // what a split backward runs first
+  std::vector<Piece> backward_weight;  //   and later
+  Bytes saved;                         // from forward until backward (or the weight gradient) ends
+  Bytes working_set;                   // beside it during backward
+  double parameters = 0;               // of a rank, for buckets
+  Seconds gather, reduce;              // data parallel: of this layer's parameters, once a step
+  Seconds shard_gather;                // ZeRO-3: before each pass
+  Seconds shard_reduce;                // ZeRO-2, 3: after each backward
+};
+
+struct StepSpec {
+  PipelineSchedule schedule;
+  std::vector<LayerPasses> kinds;
+  LayerPasses embedding, head;
+  std::vector<std::vector<int>> layers_of_stage;  // kind of each layer of each (virtual) stage
+  Seconds transfer;                // of a micro-batch between stages on different ranks
+  std::vector<Seconds> optimizer;  // of each rank
+  double contention = 0;           // of a data-parallel collective once a step, added to compute
+  double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication
+  double bucket_parameters = 0;
+  bool overlap_gather = true, overlap_reduce = true;
+};
+
+TaskGraph BuildStepGraph(const StepSpec& spec);
+
+}  // namespace millwright

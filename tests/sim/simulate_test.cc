@@ -1,0 +1,190 @@
+#include "sim/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include "core/config_io.h"
+#include "sim/schedule_timing.h"
+#include "sim/step_graph.h"
+
+namespace millwright {
+namespace {
+
+TaskId AddTo(TaskGraph& graph, int rank, Stream stream, double seconds,
+             std::initializer_list<TaskId> waits = {}, Cause cause = Cause::kCompute) {
+  return graph.Add({.duration = Seconds(seconds),
+                    .label = graph.Label("task"),
+                    .rank = std::uint16_t(rank),
+                    .stream = stream,
+                    .cause = cause},
+                   waits);
+}
+
+TEST(Simulate, StreamsRunInOrderAndSideBySide) {
+  // compute: a (2) then c (3); tensor: b (4) after a.  b ends at 6, c at 5; d waits for both.
+  TaskGraph graph(1);
+  const TaskId a = AddTo(graph, 0, Stream::kCompute, 2);
+  const TaskId b = AddTo(graph, 0, Stream::kTensor, 4, {a}, Cause::kTensor);
+  const TaskId c = AddTo(graph, 0, Stream::kCompute, 3);
+  const TaskId d = AddTo(graph, 0, Stream::kCompute, 1, {b, c});
+  graph.Seal();
+  const Timeline t = Simulate(graph);
+  EXPECT_EQ(t.end[b].value, 6);
+  EXPECT_EQ(t.end[c].value, 5);
+  EXPECT_EQ(t.start[d].value, 6);
+  EXPECT_EQ(t.makespan.value, 7);
+  const RankTime time = TimeOfRank(graph, t, 0);
+  EXPECT_EQ(time.busy[std::size_t(Cause::kCompute)].value, 6);
+  EXPECT_EQ(time.waiting[std::size_t(Cause::kTensor)].value, 1);
+  EXPECT_EQ(time.total().value, 7);
+}
+
+TEST(Simulate, WaitsMayNameLaterTasks) {
+  TaskGraph graph(2);
+  const TaskId receive = AddTo(graph, 0, Stream::kReceive, 0);
+  const TaskId use = AddTo(graph, 0, Stream::kCompute, 1, {receive});
+  const TaskId make = AddTo(graph, 1, Stream::kCompute, 5);
+  const TaskId send = AddTo(graph, 1, Stream::kSend, 2, {make});
+  graph.Wait(receive, send);
+  graph.Seal();
+  EXPECT_EQ(Simulate(graph).end[use].value, 8);
+}
+
+TEST(Simulate, PeakMemoryIsOfWhatIsHeldAtOnce) {
+  // Two forwards take 10 each, the backward 5 more; it gives back its 5 and one 10 at its end.
+  TaskGraph graph(1);
+  for (int i = 0; i < 2; ++i) {
+    graph.Add({.duration = Seconds(1), .taken = Bytes(10), .label = graph.Label("forward")});
+  }
+  const TaskId backward = graph.Add({.duration = Seconds(1),
+                                     .taken = Bytes(5),
+                                     .given_back = Bytes(15),
+                                     .label = graph.Label("backward")});
+  graph.Add({.duration = Seconds(1), .taken = Bytes(12), .label = graph.Label("forward")});
+  graph.Seal();
+  const Timeline t = Simulate(graph);
+  EXPECT_EQ(t.peak[0].value, 25);  // then 10 + 12
+  EXPECT_EQ(t.peak_task[0], backward);
+}
+
+TEST(Simulate, ADeadlockSaysWhoWaitsForWhom) {
+  TaskGraph graph(2);
+  const TaskId a = AddTo(graph, 0, Stream::kReceive, 0);
+  const TaskId b = AddTo(graph, 0, Stream::kSend, 1, {a});
+  const TaskId c = AddTo(graph, 1, Stream::kReceive, 0, {b});
+  const TaskId d = AddTo(graph, 1, Stream::kSend, 1, {c});
+  graph.Wait(a, d);
+  graph.Seal();
+  EXPECT_EQ(Simulate(graph).deadlock,
+            "rank 0 receive \"task\" (stage 0, micro-batch -1) waits for rank 1 send \"task\" "
+            "(stage 0, micro-batch -1)\n"
+            "rank 1 send \"task\" (stage 0, micro-batch -1) waits for rank 1 receive \"task\" "
+            "(stage 0, micro-batch -1)\n"
+            "rank 1 receive \"task\" (stage 0, micro-batch -1) waits for rank 0 send \"task\" "
+            "(stage 0, micro-batch -1)\n"
+            "rank 0 send \"task\" (stage 0, micro-batch -1) waits for rank 0 receive \"task\" "
+            "(stage 0, micro-batch -1)");
+}
+
+TEST(Simulate, TwoSimulationsDoNotTouch) {
+  TaskGraph graph(1);
+  AddTo(graph, 0, Stream::kCompute, 1);
+  graph.Seal();
+  EXPECT_EQ(Simulate(graph).makespan, Simulate(graph).makespan);
+}
+
+// A step of plain layers, one a stage: the graph gives what the schedule's own timing gives.
+StepSpec PlainStep(const ScheduleChoice& choice, double f, double b, double w, double transfer) {
+  StepSpec spec;
+  spec.schedule = BuildSchedule(choice);
+  LayerPasses layer;
+  const double chunk = 1.0 / spec.schedule.chunk_cost_divisor;
+  const auto piece = [&](double seconds) {
+    return std::vector<Piece>{{.label = "layer", .duration = Seconds(seconds * chunk)}};
+  };
+  layer.forward = piece(f);
+  layer.backward = piece(b + w);
+  layer.backward_input = piece(b);
+  layer.backward_weight = piece(w);
+  layer.saved = Bytes(1);
+  spec.kinds = {layer};
+  spec.layers_of_stage.assign(std::size_t(spec.schedule.stages()), {0});
+  spec.transfer = Seconds(transfer);
+  return spec;
+}
+
+TEST(StepGraph, EqualsTheTimingOfEverySchedule) {
+  for (const EnumName<ScheduleKind>& name : ScheduleKindNames()) {
+    if (name.value == ScheduleKind::kForwardOnly) continue;
+    for (int p : {2, 4, 8}) {
+      for (const double transfer : {0.0, 0.25}) {
+        ScheduleChoice choice{.kind = name.value, .pipeline = p, .micro_batches = 2 * p};
+        if (name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst) {
+          choice.virtual_stages = 2;
+        }
+        const StepSpec spec = PlainStep(choice, 10, 12, 8, transfer);
+        const TaskGraph graph = BuildStepGraph(spec);
+        const Timeline timeline = Simulate(graph);
+        ASSERT_EQ(timeline.deadlock, "") << name.name;
+        const ScheduleTiming timing =
+            TimeSchedule(spec.schedule, EvenCosts(spec.schedule,
+                                                  {.forward = Seconds(10),
+                                                   .backward_input = Seconds(12),
+                                                   .backward_weight = Seconds(8)},
+                                                  Seconds(transfer)));
+        const bool pairs =
+            name.value == ScheduleKind::kDualPipe || name.value == ScheduleKind::kDualPipeV;
+        // A pair's two passes end together in the timing; one after the other in the graph, where
+        // the first of them lets others go on earlier.
+        if (pairs) {
+          EXPECT_LE(timeline.makespan.value, timing.makespan.value * (1 + 1e-12)) << name.name;
+          EXPECT_GE(timeline.makespan.value, timing.makespan.value * 0.85) << name.name;
+        } else {
+          EXPECT_NEAR(timeline.makespan / timing.makespan, 1, 1e-12) << name.name << " " << p;
+          for (int rank = 0; rank < p; ++rank) {
+            EXPECT_EQ(timeline.peak[std::size_t(rank)].value,
+                      timing.in_flight_until_w[std::size_t(rank)])
+                << name.name << " rank " << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(StepGraph, GradientsAreReducedUnderTheLastBackward) {
+  // One rank, two layers, one micro-batch: forward 1 + 1, backward 2 + 2, reduce 1 a layer, buckets
+  // of one layer, no contention.  The first reduce hides; the second runs after the backward.
+  StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 1, 1, 1, 0);
+  spec.layers_of_stage = {{0, 0}};
+  spec.kinds[0].parameters = 1;
+  spec.kinds[0].reduce = Seconds(1);
+  spec.bucket_parameters = 1;
+  spec.optimizer = {Seconds(0.5)};
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 2 + 4 + 1 + 0.5);
+  spec.overlap_reduce = false;
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 2 + 4 + 2 + 0.5);
+  // With contention each overlapped reduce costs 0.25 of itself on the compute stream: the first
+  // delays the second layer's backward, the second runs beside the reduce it comes from.
+  spec.overlap_reduce = true;
+  spec.contention = 0.25;
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 2 + 4 + 0.25 + 1 + 0.5);
+}
+
+TEST(StepGraph, ShardedLayersAreGatheredOneAhead) {
+  // Three layers, forward 2 each, gather 1 each: only the first gather shows.  Backward 4 each and
+  // gather 1: again the first, and the last layer's reduce of 1 at the end.
+  StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 2, 2, 2, 0);
+  spec.layers_of_stage = {{0, 0, 0}};
+  spec.kinds[0].shard_gather = Seconds(1);
+  spec.kinds[0].shard_reduce = Seconds(1);
+  spec.optimizer = {Seconds(0.5)};
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 1 + 6 + 1 + 12 + 1 + 0.5);
+  // Gathers of 3 under forwards of 2: each layer waits one more second than it computes.
+  spec.kinds[0].shard_gather = Seconds(3);
+  spec.kinds[0].shard_reduce = Seconds(0);
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value,
+                   (3 + 3 + 3 + 2) + (3 + 4 + 4 + 4) + 0.5);
+}
+
+}  // namespace
+}  // namespace millwright
