@@ -215,7 +215,8 @@ class Builder {
       TaskId gather = kNoTask;
       if (forward && first_forward_[std::size_t(stage)]) {
         gather = layer_gather_[std::size_t(stage)][i];
-        if (gather != kNoTask && spec_.overlap_gather) {
+        // Later stages have all of theirs by the time that a first micro-batch arrives.
+        if (gather != kNoTask && spec_.overlap_gather && first_stage) {
           Contend(rank, stage, spec_.contention * kind.gather);
         }
       }
