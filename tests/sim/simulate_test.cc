@@ -75,13 +75,13 @@ TEST(Simulate, ADeadlockSaysWhoWaitsForWhom) {
   graph.Wait(a, d);
   graph.Seal();
   EXPECT_EQ(Simulate(graph).deadlock,
+            "rank 0 send \"task\" (stage 0, micro-batch -1) waits for rank 0 receive \"task\" "
+            "(stage 0, micro-batch -1)\n"
             "rank 0 receive \"task\" (stage 0, micro-batch -1) waits for rank 1 send \"task\" "
             "(stage 0, micro-batch -1)\n"
             "rank 1 send \"task\" (stage 0, micro-batch -1) waits for rank 1 receive \"task\" "
             "(stage 0, micro-batch -1)\n"
             "rank 1 receive \"task\" (stage 0, micro-batch -1) waits for rank 0 send \"task\" "
-            "(stage 0, micro-batch -1)\n"
-            "rank 0 send \"task\" (stage 0, micro-batch -1) waits for rank 0 receive \"task\" "
             "(stage 0, micro-batch -1)");
 }
 
