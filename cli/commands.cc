@@ -26,6 +26,8 @@ constexpr std::string_view kHelp =
     "Commands:\n"
     "  plan      the fastest plans that fit a model on a cluster, and why\n"
     "  estimate  what one plan costs: time and memory by item\n"
+    "  simulate  one step of a plan, event by event, under any pipeline schedule\n"
+    "  compare   schedules of one plan, or several plans, by simulated step\n"
     "  describe  the presets, what a file says, and every field of every config\n"
     "\n"
     "Examples:\n"
@@ -39,9 +41,11 @@ struct Command {
   std::string_view name;
   int (*run)(std::span<const std::string>, Console&);
 };
-constexpr std::array<Command, 3> kCommands{{
+constexpr std::array<Command, 5> kCommands{{
     {"plan", PlanCommand},
     {"estimate", EstimateCommand},
+    {"simulate", SimulateCommand},
+    {"compare", CompareCommand},
     {"describe", DescribeCommand},
 }};
 
@@ -67,7 +71,8 @@ int Dispatch(std::span<const std::string> args, Console& console) {
   const std::string_view nearest = NearestName(name, names);
   constexpr std::size_t kMostShown = 60;
   throw ConfigError(fmt::format(
-      "unknown command \"{}\"{}; there are plan, estimate and describe",
+      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare and "
+      "describe",
       Printable(name, kMostShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest)));
 }

@@ -25,6 +25,8 @@ int Run(std::span<const std::string> args, Console& console);
 // One command each, args without its name; they throw ConfigError.
 int PlanCommand(std::span<const std::string> args, Console& console);
 int EstimateCommand(std::span<const std::string> args, Console& console);
+int SimulateCommand(std::span<const std::string> args, Console& console);
+int CompareCommand(std::span<const std::string> args, Console& console);
 int DescribeCommand(std::span<const std::string> args, Console& console);
 
 }  // namespace millwright

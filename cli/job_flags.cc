@@ -47,8 +47,8 @@ void NoteError(CommandLine& line, std::string_view option, const ConfigError& er
   }
 }
 
-void JobFlags::AddTo(CommandLine& line) {
-  line.Positionals("JOB.json", files_, 1,
+void JobFlags::AddTo(CommandLine& line, std::size_t most_files) {
+  line.Positionals("JOB.json", files_, most_files,
                    "a job file, as plan --out writes it (see: describe job); flags override it");
   AddModelTo(line);
   line.Section("Cluster");
@@ -302,11 +302,19 @@ void JobFlags::Warn(CommandLine& line, const Job& job) const {
 }
 
 Job JobFlags::Resolve(CommandLine& line) const {
+  return Resolve(line, files_.empty() ? nullptr : &files_.front());
+}
+
+Job JobFlags::Resolve(CommandLine& line, const std::string& file) const {
+  return Resolve(line, &file);
+}
+
+Job JobFlags::Resolve(CommandLine& line, const std::string* file) const {
   Job job;
   bool read = true;
-  if (!files_.empty()) {
+  if (file != nullptr) {
     try {
-      job = ReadJob(files_.front());
+      job = ReadJob(*file);
     } catch (const ConfigError& error) {
       NoteError(line, "", error);
       read = false;

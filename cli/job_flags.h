@@ -3,6 +3,7 @@
 // Flags override the file's fields one by one.  --gpus below one node's makes a smaller node.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,13 +17,16 @@ namespace millwright {
 class JobFlags {
  public:
   // Adds the options; this must outlive the command line.
-  void AddTo(CommandLine& line);
+  void AddTo(CommandLine& line, std::size_t most_files = 1);
   // The size and GPU of a cluster alone, for `describe`.
   void AddClusterSizeTo(CommandLine& line);
 
   // The whole question.  What is wrong, missing or doubtful goes to `line`; the job is to be used
   // only where it has no problems.
   Job Resolve(CommandLine& line) const;
+  // The same over one of several files.
+  Job Resolve(CommandLine& line, const std::string& file) const;
+  const std::vector<std::string>& files() const { return files_; }
 
   // The cluster of that name with the size and GPU given; ConfigError with every problem.
   ClusterConfig ResolveCluster(CommandLine& line, const std::string& name) const;
@@ -31,6 +35,7 @@ class JobFlags {
   bool sizes_cluster() const { return nodes_ || gpus_ || cluster_; }
 
  private:
+  Job Resolve(CommandLine& line, const std::string* file) const;
   void AddModelTo(CommandLine& line);
   void AddTrainingTo(CommandLine& line);
   void ResolveModel(CommandLine& line, Job& job) const;

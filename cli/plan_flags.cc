@@ -53,6 +53,12 @@ std::optional<Recompute> ParseRecompute(std::string_view text) {
 }  // namespace
 
 void PlanFlags::AddTo(CommandLine& line) {
+  AddWithoutScheduleTo(line);
+  line.Enum("--schedule", schedule_, ScheduleNames(),
+            "of the pipeline (default: interleaved with vpp above 1, else 1f1b)");
+}
+
+void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
   constexpr IntRange kDegree{.min = 1, .max = 1 << 20};
   line.Section("Plan");
   line.Int("--tp", tp_, kDegree, "tensor parallel (default: 1)");
@@ -77,8 +83,6 @@ void PlanFlags::AddTo(CommandLine& line) {
   line.Int("--recompute-layers", recompute_layers_, {1, 10'000}, "N of --recompute full");
   line.Text("--recompute-modules", "MODULE,...", recompute_modules_,
             "of --recompute selective: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj");
-  line.Enum("--schedule", schedule_, ScheduleNames(),
-            "of the pipeline (default: interleaved with vpp above 1, else 1f1b)");
 }
 
 void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const {

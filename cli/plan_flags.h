@@ -15,6 +15,7 @@ namespace millwright {
 class PlanFlags {
  public:
   void AddTo(CommandLine& line);  // this must outlive the command line
+  void AddWithoutScheduleTo(CommandLine& line);
 
   // The plan, over `job.parallel` where the job has one.  Left open: dp is what is left of the
   // GPUs, the schedule follows from vpp, sequence parallelism is on where model and sequence

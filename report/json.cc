@@ -199,4 +199,94 @@ std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
                {"warnings", warnings}});
 }
 
+namespace {
+
+// By cause, in the degrees' short names.
+Json ByCause(const std::array<Seconds, kCauses>& seconds) {
+  constexpr std::array<const char*, kCauses> kKeys = {"compute", "recompute", "tp", "cp",
+                                                      "ep",      "pipeline",  "dp", "optimizer"};
+  static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
+  Json json;
+  for (std::size_t i = 0; i < kKeys.size(); ++i) json[kKeys[i]] = seconds[i].value;
+  return json;
+}
+
+// What one row of a comparison and `simulate` share.
+Json Results(const Simulation& s) {
+  return {{"schedule", s.schedule},
+          {"step_time_s", s.step.step().value},
+          {"estimate_step_time_s", s.estimate.step.value},
+          {"estimate_schedule", s.estimated_schedule},
+          {"tokens_per_s_per_gpu", s.tokens_per_second_per_gpu()},
+          {"mfu", s.mfu()},
+          {"bubble_share", s.bubble_share()},
+          {"peak_bytes", s.peak().value},
+          {"capacity_bytes", s.estimate.capacity.value},
+          {"fits", s.fits()}};
+}
+
+Json Rows(const Comparison& comparison, const char* key, bool with_plan) {
+  Json rows = Json::array();
+  const std::size_t best = comparison.best();
+  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
+    const ComparedPlan& row = comparison.rows[i];
+    Json one{{key, row.name}, {"reason", nullptr}};
+    if (with_plan) one["gpus"] = row.gpus;
+    if (with_plan) one["plan"] = ToJson(row.plan);
+    if (row.simulation) {
+      one.update(Results(*row.simulation));
+      one[key] = row.name;
+      one["slower"] =
+          row.simulation->step.step() / comparison.rows[best].simulation->step.step() - 1;
+    } else {
+      one["reason"] = row.why_not;
+      one["fits"] = false;
+    }
+    rows.push_back(std::move(one));
+  }
+  return rows;
+}
+
+Json BestName(const Comparison& comparison) {
+  const std::size_t best = comparison.best();
+  return best < comparison.rows.size() ? Json(comparison.rows[best].name) : Json(nullptr);
+}
+
+}  // namespace
+
+std::string SimulationJson(const Job& job, const Simulation& s) {
+  Json json = Results(s);
+  json["micro_batches"] = s.estimate.micro_batches;
+  json["ranks"] = Json::array();
+  for (std::size_t rank = 0; rank < s.step.ranks.size(); ++rank) {
+    const RankTime& time = s.step.ranks[rank];
+    json["ranks"].push_back({{"rank", rank},
+                             {"busy", ByCause(time.busy)},
+                             {"waiting", ByCause(time.waiting)},
+                             {"idle_s", time.idle.value},
+                             {"peak_bytes", s.step.peak[rank].value}});
+  }
+  json["tasks"] = s.step.graph.size();
+  json["question"] = QuestionJson(job);
+  json["plan"] = ToJson(s.plan());
+  json["timing"] = {{"simulate_s", s.seconds}};
+  return Dump(json);
+}
+
+std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison) {
+  return Dump({{"best", BestName(comparison)},
+               {"fits", comparison.any_fits()},
+               {"schedules", Rows(comparison, "schedule", false)},
+               {"question", QuestionJson(job)},
+               {"plan", ToJson(job.parallel)},
+               {"timing", {{"simulate_s", comparison.seconds}}}});
+}
+
+std::string JobComparisonJson(const Comparison& comparison) {
+  return Dump({{"best", BestName(comparison)},
+               {"fits", comparison.any_fits()},
+               {"jobs", Rows(comparison, "job", true)},
+               {"timing", {{"simulate_s", comparison.seconds}}}});
+}
+
 }  // namespace millwright

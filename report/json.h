@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "report/answers.h"
+#include "report/simulation.h"
 
 namespace millwright {
 
@@ -16,5 +17,10 @@ std::string EstimateJson(const Job& job, const Estimate& estimate,
 // A plan that is rejected before it is costed.
 std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
                                  const std::vector<std::string>& warnings);
+
+std::string SimulationJson(const Job& job, const Simulation& simulation);
+// `compare`: schedules of one job, and jobs.
+std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison);
+std::string JobComparisonJson(const Comparison& comparison);
 
 }  // namespace millwright

@@ -202,7 +202,8 @@ std::string ScheduleText(const PipelineSchedule& schedule, const RankCosts& cost
   }
   text += fmt::format("; {} a rank\n\n", RankCostsText(costs));
   text += ScheduleGantt(schedule, timing, width);
-  text += fmt::format("{}\n\nmakespan {}\n\n", ScheduleLegend(schedule), NumberText(timing.makespan));
+  text +=
+      fmt::format("{}\n\nmakespan {}\n\n", ScheduleLegend(schedule), NumberText(timing.makespan));
 
   // Ranks that agree are one row.
   using Row = std::array<std::string, 5>;

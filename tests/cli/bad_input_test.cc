@@ -333,15 +333,18 @@ TEST_F(BadInput, NamesOfFilesReachTheTerminalEscaped) {
 TEST_F(BadInput, CommandsAndTopics) {
   EXPECT_EQ(Of("plam"),
             "millwright: unknown command \"plam\", did you mean \"plan\"?; there are plan, "
-            "estimate and describe\n");
+            "estimate, simulate, compare and describe\n");
   EXPECT_EQ(Of("describe modle"),
             "millwright: unknown topic \"modle\", did you mean \"model\"?; there are models, "
-            "clusters, gpus, model, cluster, gpu, job, training, parallel, filters, plan, "
-            "estimate\n");
+            "clusters, gpus, schedules, model, cluster, gpu, schedule, job, training, parallel, "
+            "filters, plan, estimate\n");
   EXPECT_EQ(Of("describe gpu"),
             "millwright: describe gpu: expected a name or a path; describe gpus lists the "
             "presets\n");
   EXPECT_EQ(Of("describe job x"), "millwright: describe job: unexpected argument \"x\"\n");
+  EXPECT_EQ(Of("describe gpu h200 --pp 4 --costs F=1"),
+            "millwright: --pp: goes with describe schedule\n"
+            "millwright: --costs: goes with describe schedule\n");
   const Outcome nothing = RunCommand(std::vector<std::string>{});
   EXPECT_EQ(nothing.code, 2);
   EXPECT_TRUE(nothing.err.starts_with("Usage: millwright COMMAND ...\n"));

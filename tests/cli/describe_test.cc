@@ -23,7 +23,8 @@ Json Described(const std::string& what) {
 TEST(Describe, EveryTopicInBothForms) {
   for (const char* topic :
        {"", "models", "clusters", "gpus", "model tiny-llama", "cluster gb200-nvl72 --nodes 2",
-        "gpu mi300x", "job", "training", "parallel", "filters", "plan", "estimate"}) {
+        "gpu mi300x", "schedules", "schedule zb-v", "job", "training", "parallel", "filters",
+        "plan", "estimate"}) {
     const Outcome text = RunCommand("describe " + std::string(topic));
     EXPECT_EQ(text.code, 0) << topic;
     EXPECT_EQ(text.err, "") << topic;
@@ -99,6 +100,35 @@ TEST(Describe, EveryKnobIsAFlagOfEstimate) {
   }
 }
 
+TEST(Describe, ScheduleInNumbers) {
+  // ZB-H1 idles (p - 1)(F + B - W) = 3 on each of 4 ranks: 8 x (F + B + W) + 3 = 27.
+  const Json json = Described("schedule zb-h1 --pp 4 --microbatches 8 --costs F=1,B=1,W=1,p2p=0");
+  EXPECT_EQ(json["makespan"], 27);
+  EXPECT_EQ(json["idle"], Json({3, 3, 3, 3}));
+  EXPECT_EQ(json["orders"].size(), 4U);
+  EXPECT_THAT(json["orders"][3].get<std::string>(), StartsWith("F0.3 B0.3 F1.3 B1.3 "));
+  EXPECT_EQ(json["peak_in_flight"]["until_b"], Json({4, 3, 2, 1}));
+  // 1F1B: (m + p - 1)(F + B + W) = 11 x 3, with two micro-batches a rank where none are given.
+  EXPECT_EQ(Described("schedule 1f1b --pp 4")["makespan"], 33);
+  // Interleaved by two: bubble (p - 1)(F + B + W)/v = 4.5.
+  EXPECT_EQ(Described("schedule interleaved:2 --pp 4")["makespan"], 28.5);
+  EXPECT_EQ(Described("schedule interleaved --vpp 2 --pp 4"),
+            Described("schedule interleaved:2 --pp 4"));
+}
+
+TEST(Describe, EveryScheduleCanBeDrawn) {
+  const Json json = Described("schedules");
+  EXPECT_EQ(json["schedules"].size(), 13U);
+  for (const Json& schedule : json["schedules"]) {
+    const std::string name = schedule["name"];
+    EXPECT_NE(schedule["meaning"], "") << name;
+    const Outcome drawn = RunCommand("describe schedule " + name + " --vpp " +
+                                     (name == "interleaved" || name == "bfs" ? "2" : "1"));
+    EXPECT_EQ(drawn.code, 0) << drawn.err;
+    EXPECT_THAT(drawn.out, StartsWith(name + ": 4 pipeline ranks, 8 micro-batches"));
+  }
+}
+
 TEST(Describe, NearestNames) {
   const Outcome cluster = RunCommand("describe cluster dgx-h10");
   EXPECT_EQ(cluster.code, 2);
@@ -110,7 +140,7 @@ TEST(Describe, NearestNames) {
 }
 
 TEST(Help, OfEachCommand) {
-  for (const char* command : {"plan", "estimate", "describe"}) {
+  for (const char* command : {"plan", "estimate", "simulate", "compare", "describe"}) {
     const Outcome outcome = RunCommand(std::string(command) + " --nodes x --help");
     EXPECT_EQ(outcome.code, 0);
     EXPECT_EQ(outcome.err, "");

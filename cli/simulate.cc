@@ -1,0 +1,124 @@
+// millwright simulate: one step of a plan, task by task, under any pipeline schedule.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/job_flags.h"
+#include "cli/plan_flags.h"
+#include "cli/progress.h"
+#include "cli/simulated_plan.h"
+#include "core/mistakes.h"
+#include "core/unit_text.h"
+#include "report/file_writer.h"
+#include "report/json.h"
+#include "report/simulate_text.h"
+#include "report/trace.h"
+
+namespace millwright {
+namespace {
+
+// "0,7" into ranks, ascending and each once.
+std::vector<int> ParseRanks(CommandLine& line, std::string_view text, int pipeline) {
+  constexpr std::size_t kMostShown = 60;
+  std::vector<int> ranks;
+  for (bool last = false; !last;) {
+    const std::size_t comma = text.find(',');
+    last = comma == text.npos;
+    const std::string_view word = text.substr(0, comma);
+    const std::optional<std::int64_t> rank = ParseInteger(word);
+    if (!rank || *rank < 0 || *rank >= pipeline) {
+      line.Problem("--trace-ranks", fmt::format("expected pipeline ranks from 0 to {}, got \"{}\"",
+                                                pipeline - 1, Printable(word, kMostShown)));
+    } else {
+      ranks.push_back(int(*rank));
+    }
+    if (!last) text.remove_prefix(comma + 1);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace
+
+int SimulateCommand(std::span<const std::string> args, Console& console) {
+  CommandLine line("simulate [JOB.json] [OPTIONS]",
+                   "One training step of a plan, simulated task by task under any pipeline "
+                   "schedule: where the time of each pipeline rank goes, what it waits for, and "
+                   "what its memory peaks at. Exit code 1 where it cannot run or does not fit.");
+  JobFlags flags;
+  PlanFlags plan_flags;
+  std::optional<std::string> schedule, trace, trace_ranks;
+  bool json = false;
+  flags.AddTo(line);
+  plan_flags.AddWithoutScheduleTo(line);
+  line.Text("--schedule", "NAME[:CHUNKS]", schedule,
+            "of the pipeline (see: describe schedules; default: interleaved with vpp above 1, "
+            "else 1f1b)");
+  line.Section("Output");
+  line.Text("--trace", "FILE", trace, "write the timeline for Perfetto or chrome://tracing");
+  line.Text("--trace-ranks", "RANK,...", trace_ranks, "only these pipeline ranks (default: all)");
+  line.Flag("--json", json, "the answer as JSON");
+  line.Example("simulate job.json --schedule zb-h1");
+  line.Example(
+      "simulate --model gpt2 --cluster dgx-h100 --global-batch 64 --seq 1024 --pp 4 --vpp 3");
+  line.Example("simulate job.json --trace step.json --trace-ranks 0,3");
+  if (!line.Parse(args, console.out)) return 0;
+  Job job = flags.Resolve(line);
+  job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
+  job.has_parallel = true;
+  std::optional<ScheduleAsked> asked;
+  if (schedule) {
+    try {
+      asked = ParseScheduleAsked(*schedule);
+      const int vpp = job.parallel.virtual_stages;
+      if (asked->chunks && vpp > 1 && *asked->chunks != vpp) {
+        line.Problem("--schedule",
+                     fmt::format("{} has {} virtual stages a rank, and the plan has {} (--vpp)",
+                                 *schedule, *asked->chunks, vpp));
+      }
+    } catch (const ConfigError& error) {
+      NoteError(line, "--schedule", error);
+    }
+  }
+  TraceOptions trace_options;
+  if (trace_ranks && !trace) line.Problem("--trace-ranks", "needs --trace");
+  if (trace_ranks && trace) {
+    trace_options.ranks = ParseRanks(line, *trace_ranks, job.parallel.pipeline);
+  }
+  line.ThrowIfProblems();
+
+  std::optional<FileWriter> out;  // before the work: what cannot be written is known now
+  if (trace) out.emplace(*trace);
+  const Cluster cluster(job.cluster);
+  const Estimator estimator(job.model, job.training, cluster);
+  const auto result = SimulatePlan(job, estimator, asked);
+  if (const auto* rejection = std::get_if<Rejection>(&result)) {
+    if (trace) console.err << fmt::format("millwright: no step, so {} is not written\n", *trace);
+    if (json) {
+      console.out << RejectedEstimateJson(job, *rejection);
+    } else {
+      console.out << CannotRunText(job, *rejection, console.style);
+    }
+    return 1;
+  }
+  const auto& simulation = std::get<Simulation>(result);
+  if (out) {
+    Progress progress(console.err, console.err_is_terminal);
+    trace_options.progress = [&](double share) { progress.Show("writing the trace", share); };
+    WriteTrace(job, simulation, trace_options, *out);
+    out->Commit();
+    progress.Erase();
+    console.err << fmt::format("millwright: wrote {}, {}\n", *trace,
+                               FormatBytes(Bytes(double(out->bytes()))));
+  }
+  console.out << (json ? SimulationJson(job, simulation)
+                       : SimulationText(job, simulation, console.style));
+  return simulation.fits() ? 0 : 1;
+}
+
+}  // namespace millwright

@@ -1,0 +1,120 @@
+#include "cli/simulated_plan.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "core/mistakes.h"
+#include "core/unit_text.h"
+#include "sim/schedule_file.h"
+
+namespace millwright {
+namespace {
+
+// As one would ask for it: "1f1b", "interleaved:4".
+std::string ShortName(const ScheduleChoice& choice) {
+  std::string name(NameOf(choice.kind));
+  if (choice.virtual_stages > 1) name += fmt::format(":{}", choice.virtual_stages);
+  return name;
+}
+
+// Frameworks' own two schedules are not all that there are: what they ask for is left out.
+ParallelConfig WithoutSchedule(ParallelConfig plan) {
+  plan.virtual_stages = 1;
+  plan.schedule = Schedule::k1F1B;
+  return plan;
+}
+
+Verdict Check(const Job& job, const ParallelConfig& plan) {
+  return CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan);
+}
+
+// Tasks that the step's graph will have, but for data parallelism's few.
+double Tasks(const StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  double tasks = 0;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    double pieces = 2;  // receives and sends
+    const auto add = [&](const LayerPasses& layer) {
+      pieces += double(layer.forward.size() + layer.backward.size());
+    };
+    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
+    if (schedule.first_of_direction(stage)) add(spec.embedding);
+    if (schedule.last_of_direction(stage)) add(spec.head);
+    tasks += pieces * schedule.micro_batches_per_direction();
+  }
+  return tasks;
+}
+
+void CheckSize(const StepSpec& spec) {
+  // A simulated step of 3.2 M tasks took 86 at its peak, waits and timeline included.
+  constexpr double kBytesOfTask = 100;
+  constexpr double kMostTasks = 4e9;  // ids are 32 bits
+  const double tasks = Tasks(spec);
+  const Bytes needed(tasks * kBytesOfTask);
+  const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  if (needed <= memory && tasks < kMostTasks) return;
+  throw ConfigError(fmt::format(
+      "a step of {} micro-batches is about {} tasks, which need {} of this machine's {}; estimate "
+      "answers it without a graph, and a larger --micro-batch has fewer tasks",
+      FormatInteger(spec.schedule.micro_batches), FormatCount(tasks), FormatBytes(needed),
+      FormatBytes(memory)));
+}
+
+}  // namespace
+
+ScheduleAsked ParseScheduleAsked(std::string_view text) {
+  if (NamesScheduleFile(text)) {
+    constexpr std::size_t kMostShown = 60;
+    throw ConfigError(
+        fmt::format("expected the name of a schedule (see: describe schedules), got the file "
+                    "\"{}\"; describe schedule draws one",
+                    Printable(text, kMostShown)));
+  }
+  const ScheduleChoice choice = ParseScheduleChoice(text);
+  if (choice.kind == ScheduleKind::kForwardOnly) {
+    throw ConfigError("forward-only has no backward pass, and a training step is simulated");
+  }
+  ScheduleAsked asked{.text = std::string(text), .kind = choice.kind};
+  if (text.find(':') != std::string_view::npos) asked.chunks = choice.virtual_stages;
+  return asked;
+}
+
+bool ChoosesChunks(ScheduleKind kind) {
+  return kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kBreadthFirst;
+}
+
+Verdict CheckWithoutSchedule(const Job& job) { return Check(job, WithoutSchedule(job.parallel)); }
+
+std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator& estimator,
+                                                 const std::optional<ScheduleAsked>& asked) {
+  const auto start = std::chrono::steady_clock::now();
+  ParallelConfig plan = asked ? WithoutSchedule(job.parallel) : job.parallel;
+  if (const Verdict verdict = Check(job, plan)) return *verdict;
+  const std::int64_t micro_batches =
+      job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
+  ScheduleChoice choice = ScheduleOf(plan, micro_batches);
+  if (asked) {
+    choice.kind = asked->kind;
+    choice.virtual_stages = asked->chunks.value_or(job.parallel.virtual_stages);
+    if (ChoosesChunks(choice.kind) && choice.virtual_stages > 1) {
+      // The closed form, and which layers a rank holds, are those of the interleaved plan.
+      ParallelConfig interleaved = plan;
+      interleaved.virtual_stages = choice.virtual_stages;
+      interleaved.schedule = Schedule::kInterleaved;
+      if (!Check(job, interleaved)) plan = interleaved;
+    }
+  }
+
+  Simulation simulation{.schedule = ShortName(choice),
+                        .estimate = estimator.Itemise(plan),
+                        .estimated_schedule = ShortName(ScheduleOf(plan, micro_batches))};
+  CheckSize(StepSpecOf(estimator, plan, choice));
+  simulation.step = SimulateStep(estimator, plan, choice);
+  simulation.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return simulation;
+}
+
+}  // namespace millwright

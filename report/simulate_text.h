@@ -1,0 +1,33 @@
+// Simulated steps as text: one, rank by rank, or several beside each other.
+#pragma once
+
+#include <string>
+
+#include "planner/feasibility.h"
+#include "planner/job.h"
+#include "report/simulation.h"
+#include "report/text.h"
+
+namespace millwright {
+
+// "Simulated step 59.6 s under interleaved:10, ...", or what does not fit.
+std::string SimulationSentence(const Simulation& simulation, const GpuSpec& gpu);
+// Where each pipeline rank's time goes; ranks that agree are one row, and of many rows those that
+// say most are shown.
+std::string RankTable(const Simulation& simulation, const Style& style);
+// The passes of every rank over time, or a note where there are too many to be told apart; empty
+// without a pipeline.
+std::string SimulatedGantt(const Simulation& simulation, const Style& style);
+
+// `millwright simulate`.
+std::string SimulationText(const Job& job, const Simulation& simulation, const Style& style);
+
+// A plan that is rejected before it is simulated.
+std::string CannotRunText(const Job& job, const Rejection& rejection, const Style& style);
+
+// `millwright compare`: schedules of one job, and jobs.
+std::string ScheduleComparisonText(const Job& job, const Comparison& comparison,
+                                   const Style& style);
+std::string JobComparisonText(const Comparison& comparison, const Style& style);
+
+}  // namespace millwright

@@ -1,0 +1,341 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "tests/cli/run_command.h"
+#include "tests/in_folder.h"
+
+namespace millwright {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using Json = nlohmann::ordered_json;
+
+constexpr char kQuestion[] =
+    " --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 2";
+constexpr char kPipeline[] =
+    " --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 2 --pp 4";
+
+Json Simulated(const std::string& flags) {
+  const Outcome outcome = RunCommand("simulate --json" + flags);
+  EXPECT_THAT(outcome.code, testing::AnyOf(0, 1)) << outcome.err;
+  return Json::parse(outcome.out);
+}
+
+double Sum(const Json& object) {
+  double sum = 0;
+  for (const auto& [key, value] : object.items()) sum += value.get<double>();
+  return sum;
+}
+
+TEST(Simulate, EveryRankAddsUpToTheStep) {
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved:2", "zb-h1", "zb-v", "dualpipe"}) {
+    const Json json = Simulated(std::string(kPipeline) + " --schedule " + schedule);
+    EXPECT_EQ(json["schedule"], schedule);
+    ASSERT_EQ(json["ranks"].size(), 4U);
+    const double step = json["step_time_s"];
+    double bubble = 0, peak = 0;
+    for (const Json& rank : json["ranks"]) {
+      EXPECT_NEAR(Sum(rank["busy"]) + Sum(rank["waiting"]) + rank["idle_s"].get<double>(), step,
+                  1e-9 * step);
+      bubble += (rank["waiting"]["pipeline"].get<double>() + rank["idle_s"].get<double>()) / step;
+      peak = std::max(peak, rank["peak_bytes"].get<double>());
+    }
+    EXPECT_NEAR(json["bubble_share"].get<double>(), bubble / 4, 1e-12) << schedule;
+    EXPECT_EQ(json["peak_bytes"].get<double>(), peak);
+    EXPECT_EQ(json["fits"].get<bool>(), peak <= json["capacity_bytes"].get<double>());
+    // Tokens: 16 x 8192 in a step on 8 GPUs.
+    EXPECT_NEAR(json["tokens_per_s_per_gpu"].get<double>(), 16 * 8192 / step / 8, 1e-6);
+  }
+}
+
+TEST(Simulate, WithoutAPipelineItIsTheEstimate) {
+  const Json json = Simulated(kQuestion);
+  ASSERT_EQ(json["ranks"].size(), 1U);
+  EXPECT_EQ(json["estimate_schedule"], "1f1b");
+  EXPECT_NEAR(json["step_time_s"].get<double>() / json["estimate_step_time_s"].get<double>(), 1,
+              0.02);
+}
+
+TEST(Simulate, ScheduleFollowsThePlan) {
+  EXPECT_EQ(Simulated(kPipeline)["schedule"], "1f1b");
+  const Json plan = Simulated(std::string(kPipeline) + " --vpp 4");
+  EXPECT_EQ(plan["schedule"], "interleaved:4");
+  Json asked = Simulated(std::string(kPipeline) + " --schedule interleaved:4");
+  EXPECT_EQ(asked["plan"]["vpp"], 4);
+  EXPECT_EQ(asked["step_time_s"], plan["step_time_s"]);
+  EXPECT_EQ(asked["estimate_schedule"], "interleaved:4");
+  EXPECT_EQ(Simulated(std::string(kPipeline) + " --vpp 4 --schedule interleaved")["schedule"],
+            "interleaved:4");
+  // What has no closed form stands beside that of 1F1B.
+  asked = Simulated(std::string(kPipeline) + " --schedule zb-v");
+  EXPECT_EQ(asked["estimate_schedule"], "1f1b");
+  EXPECT_EQ(asked["plan"]["schedule"], "1f1b");
+}
+
+TEST(Simulate, MicroBatchesNeedNotBeAMultiple) {
+  // Megatron-LM refuses 10 micro-batches over 4 ranks; the schedule itself does not.
+  const Json json = Simulated(
+      " --model llama-3.1-8b --cluster dgx-h100 --global-batch 10 --seq 8192 --tp 2 --pp 4 "
+      "--schedule interleaved:2");
+  EXPECT_EQ(json["schedule"], "interleaved:2");
+  EXPECT_EQ(json["micro_batches"], 10);
+  EXPECT_EQ(json["estimate_schedule"], "1f1b");
+}
+
+TEST(Simulate, SameQuestionSameBytes) {
+  const auto bytes = [] {
+    Json json = Simulated(std::string(kPipeline) + " --schedule v-half");
+    json.erase("timing");
+    return json.dump();
+  };
+  EXPECT_EQ(bytes(), bytes());
+}
+
+TEST(Simulate, Text) {
+  const Outcome outcome = RunCommand("simulate" + std::string(kPipeline));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, StartsWith("Simulated step "));
+  EXPECT_THAT(outcome.out, HasSubstr(" under 1f1b (estimate "));
+  EXPECT_THAT(outcome.out, HasSubstr("each standing for 2 GPUs\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("\nrank 0 |F"));
+  EXPECT_THAT(outcome.out, HasSubstr("|\nF forward, B backward\n"));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+}
+
+TEST(Simulate, ManyPassesAreNotDrawn) {
+  // 112 micro-batches, each with F and B.
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster dgx-h100 --global-batch 112 --seq 4096 --tp 2 "
+      "--pp 4");
+  EXPECT_THAT(
+      outcome.out,
+      HasSubstr("(Not drawn here: 4 ranks with 224 passes each are too many for a terminal; "
+                "--trace FILE writes them\nfor Perfetto.)\n"));
+  // And nothing is said without a pipeline.
+  EXPECT_THAT(RunCommand("simulate" + std::string(kQuestion)).out, Not(HasSubstr("Not drawn")));
+}
+
+TEST(Simulate, DoesNotFit) {
+  // GPipe holds all 16 micro-batches; the last rank those of the logits too.
+  const Outcome outcome = RunCommand("simulate --schedule gpipe" + std::string(kPipeline));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, StartsWith("Does not fit: rank 3, the fullest, needs "));
+  EXPECT_THAT(outcome.out, HasSubstr("more than H100-SXM's 79.6 GiB. If the"));
+}
+
+TEST(Simulate, PlanThatCannotRun) {
+  const std::string rest =
+      " --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 3";
+  const Outcome outcome = RunCommand("simulate" + rest);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, StartsWith("tp3 pp1 dp2 mbs1 zero1 cannot run: tp 3 x cp 1 x pp 1 x dp "
+                                      "2 is 6 GPUs, not 8.\n"));
+  EXPECT_TRUE(Simulated(rest)["rejected"].contains("gpu_count")) << Simulated(rest);
+}
+
+// Whole messages.
+class SimulateFiles : public InFolder {
+ protected:
+  static std::string Of(const std::string& line) {
+    const Outcome outcome = RunCommand(line);
+    EXPECT_EQ(outcome.code, 2) << line;
+    EXPECT_EQ(outcome.out, "") << line;
+    return outcome.err;
+  }
+};
+
+constexpr char kAll[] =
+    "there are gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, v-zb, dualpipe, "
+    "dualpipe-v, bfs, forward-only\n";
+
+TEST_F(SimulateFiles, ScheduleThatThereIsNot) {
+  const std::string line = "simulate" + std::string(kPipeline) + " --schedule ";
+  EXPECT_EQ(Of(line + "zb-h3"),
+            "millwright: --schedule: unknown schedule \"zb-h3\", did you mean \"zb-h1\"?; " +
+                std::string(kAll));
+  EXPECT_EQ(Of(line + "interleaved:x"),
+            "millwright: --schedule: schedule \"interleaved:x\": expected a number of virtual "
+            "stages of at least 1 behind the colon, as in interleaved:4, got \"x\"\n");
+  EXPECT_EQ(Of(line + "own.json"),
+            "millwright: --schedule: expected the name of a schedule (see: describe schedules), "
+            "got the file \"own.json\"; describe schedule draws one\n");
+  EXPECT_EQ(Of(line + "forward-only"),
+            "millwright: --schedule: forward-only has no backward pass, and a training step is "
+            "simulated\n");
+}
+
+TEST_F(SimulateFiles, ScheduleThatThePlanDoesNotServe) {
+  const auto of = [](const std::string& rest) {
+    return Of("simulate --model llama-3.1-8b --cluster dgx-h100 --seq 8192 --tp 2 " + rest);
+  };
+  EXPECT_EQ(of("--pp 4 --global-batch 6 --schedule dualpipe"),
+            "millwright: schedule dualpipe: needs at least 8 micro-batches, two a pipeline rank, "
+            "got 6\n");
+  EXPECT_EQ(of("--nodes 3 --pp 3 --dp 4 --global-batch 28 --schedule dualpipe"),
+            "millwright: schedule dualpipe: needs an even number of pipeline ranks, got 3\n"
+            "millwright: schedule dualpipe: needs an even number of micro-batches, got 7\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 3 --schedule interleaved:2"),
+            "millwright: schedule interleaved: needs at least 4 micro-batches, one a pipeline "
+            "rank, got 3\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 8 --schedule interleaved"),
+            "millwright: schedule interleaved: needs at least 2 virtual stages a rank, got 1\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 8 --schedule interleaved:9"),
+            "millwright: schedule interleaved cuts the model into 36 stages, and llama-3.1-8b has "
+            "32 layers\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 8 --schedule interleaved:4 --vpp 2"),
+            "millwright: --schedule: interleaved:4 has 4 virtual stages a rank, and the plan has "
+            "2 (--vpp)\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 8 --schedule zb-h1 --vpp 2"),
+            "millwright: schedule zb-h1: has 1 virtual stage a rank, got 2\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 8 --schedule zb-v:3"),
+            "millwright: schedule zb-v: has 2 virtual stages a rank, got 3\n");
+  EXPECT_EQ(of("--pp 4 --global-batch 1073741824"),
+            "millwright: schedule 1f1b: can have at most 134217728 passes, got 12884901888\n");
+}
+
+TEST_F(SimulateFiles, TooLargeForThisMachine) {
+  // 10^7 micro-batches over 32 layers of about 24 tasks: 100 B each are more than anyone has.
+  EXPECT_THAT(Of("simulate --model llama-3.1-8b --cluster dgx-h100 --global-batch 10000000 --seq "
+                 "1024 --tp 2 --pp 4"),
+              testing::MatchesRegex("millwright: a step of 10,000,000 micro-batches is about .* "
+                                    "tasks, which need .* of this machine's .*; estimate answers "
+                                    "it without a graph, and a larger --micro-batch has fewer "
+                                    "tasks\n"));
+}
+
+TEST_F(SimulateFiles, TraceThatCannotBeWritten) {
+  const std::string line = "simulate" + std::string(kPipeline);
+  EXPECT_EQ(Of(line + " --trace missing/step.json"),
+            "millwright: missing/step.json: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Of(line + " --trace ."), "millwright: .: cannot be written: Is a directory\n");
+  EXPECT_EQ(Of(line + " --trace-ranks 0"), "millwright: --trace-ranks: needs --trace\n");
+  EXPECT_EQ(Of(line + " --trace step.json --trace-ranks 0,4,,1-2"),
+            "millwright: --trace-ranks: expected pipeline ranks from 0 to 3, got \"4\"\n"
+            "millwright: --trace-ranks: expected pipeline ranks from 0 to 3, got \"\"\n"
+            "millwright: --trace-ranks: expected pipeline ranks from 0 to 3, got \"1-2\"\n");
+  EXPECT_EQ(Files(), 0);
+  // A plan that cannot run leaves what was there.
+  Write("step.json", "before");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 3 "
+      "--trace step.json");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "millwright: no step, so step.json is not written\n");
+  EXPECT_EQ(Read("step.json"), "before");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(SimulateFiles, Trace) {
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe", "interleaved:2"}) {
+    const Outcome outcome = RunCommand("simulate --json --trace step.json --schedule " +
+                                       std::string(schedule) + kPipeline);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, StartsWith("millwright: wrote step.json, "));
+    EXPECT_EQ(Files(), 1);
+    const Json answer = Json::parse(outcome.out);
+    const Json trace = Json::parse(Read("step.json"));
+    EXPECT_EQ(trace["otherData"]["schedule"], schedule);
+
+    std::map<std::pair<int, int>, std::int64_t> end;  // of each thread, in ns
+    std::map<int, double> peak;
+    std::map<std::pair<int, int>, std::string> names;
+    double last = 0;
+    int passes = 0;
+    for (const Json& event : trace["traceEvents"]) {
+      const int rank = event["pid"];
+      if (event["ph"] == "C") {
+        peak[rank] = std::max(peak[rank], event["args"]["GiB"].get<double>());
+      } else if (event["ph"] == "M" && event["name"] == "thread_name") {
+        names[{rank, event["tid"]}] = event["args"]["name"];
+      } else if (event["ph"] == "X") {
+        // Slices of a thread follow each other.
+        const double ts = event["ts"], duration = event["dur"];
+        std::int64_t& before = end[{rank, event["tid"]}];
+        EXPECT_GE(std::llround(1000 * ts), before);
+        before = std::llround(1000 * (ts + duration));
+        last = std::max(last, ts + duration);
+        if (event["cat"] == "pass") ++passes;
+      }
+    }
+    // 4 ranks x 16 micro-batches x (F, BW) with one chunk; 2 chunks; F, B, W of 2 chunks.
+    // DualPipe shows a pair as one.
+    const std::map<std::string, int> expected{{"1f1b", 128}, {"interleaved:2", 256}, {"zb-v", 384}};
+    if (expected.contains(schedule)) {
+      EXPECT_EQ(passes, expected.at(schedule));
+    }
+    EXPECT_NEAR(last / 1e6, answer["step_time_s"].get<double>(), 2e-9);
+    ASSERT_EQ(peak.size(), 4U);
+    for (const auto& [rank, gib] : peak) {
+      // The counter is without the allocator's slack, which is a few percent of the whole.
+      const double with_slack = answer["ranks"][std::size_t(rank)]["peak_bytes"];
+      EXPECT_LT(gib * 1073741824, with_slack) << rank;
+      EXPECT_GT(gib * 1073741824, 0.9 * with_slack) << rank;
+    }
+    for (const auto& [thread, ignored] : end) EXPECT_TRUE(names.contains(thread));
+    EXPECT_EQ((names[{0, 0}]), "passes");
+    EXPECT_EQ((names[{0, 1}]), "compute");
+  }
+}
+
+TEST_F(SimulateFiles, TraceOfSomeRanks) {
+  ASSERT_EQ(
+      RunCommand("simulate --trace step.json --trace-ranks 3,1,3" + std::string(kPipeline)).code,
+      0);
+  std::set<int> ranks;
+  const Json trace = Json::parse(Read("step.json"));
+  for (const Json& event : trace["traceEvents"]) {
+    ranks.insert(event["pid"].get<int>());
+  }
+  EXPECT_EQ(ranks, (std::set<int>{1, 3}));
+}
+
+TEST_F(SimulateFiles, NamesAreEscapedInTheTrace) {
+  Write("cluster.json", R"({"inherit": "dgx-h100", "name": "\"a\\b\n</script>\u0001"})");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster cluster.json --global-batch 16 --seq 8192 --tp 2 "
+      "--pp 4 --trace step.json");
+  if (outcome.code == 2) GTEST_SKIP() << outcome.err;  // such a name is refused
+  EXPECT_EQ(Json::parse(Read("step.json"))["otherData"]["cluster"], "\"a\\b\n</script>\x01");
+}
+
+TEST_F(SimulateFiles, ScheduleFileThatDeadlocks) {
+  // Rank 1 wants the backward pass before the forward one.
+  Write("own.json", R"({"orders": ["F0.0 BW0.0", "BW0.1 F0.1"]})");
+  EXPECT_EQ(Of("describe schedule own.json"),
+            "millwright: own.json: the orders wait for each other without end: rank 1 at BW0.1 for "
+            "F0.1 of its own\n");
+  EXPECT_EQ(Of("describe schedule own.json --pp 4"),
+            "millwright: own.json: has 2 pipeline ranks, and 4 were asked for\n");
+  EXPECT_EQ(Of("describe schedule own.json --vpp 2"),
+            "millwright: --vpp: the file says it already\n");
+  EXPECT_EQ(
+      Of("describe schedule dualpip"),
+      "millwright: unknown schedule \"dualpip\", did you mean \"dualpipe\"?; " + std::string(kAll));
+  EXPECT_EQ(Of("describe schedule dualpipe --pp 3"),
+            "millwright: schedule dualpipe: needs an even number of pipeline ranks, got 3\n");
+  EXPECT_EQ(Of("describe schedule zb-h1 --costs F=x"),
+            "millwright: costs: F: expected a number from 0 to 1e9, got \"x\"\n");
+}
+
+TEST_F(SimulateFiles, DescribedScheduleIsAScheduleFile) {
+  const std::string told = RunCommand("describe schedule zb-v --pp 4 --json").out;
+  Write("own.json", told);
+  EXPECT_EQ(RunCommand("describe schedule own.json --json").out, told);
+}
+
+}  // namespace
+}  // namespace millwright
