@@ -124,6 +124,7 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
   if (of_jobs) {
     const std::vector<Job> jobs = ResolveJobs(line, flags, plan_flags);
     line.ThrowIfProblems();
+    line.ShowWarnings(console.err);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const Cluster cluster(jobs[i].cluster);
       comparer.Add(jobs[i], Estimator(jobs[i].model, jobs[i].training, cluster), flags.files()[i],
@@ -139,8 +140,9 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
   job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
   job.has_parallel = true;
   line.ThrowIfProblems();
+  line.ShowWarnings(console.err);
   if (const Verdict verdict = CheckWithoutSchedule(job)) {
-    console.out << (json ? RejectedEstimateJson(job, *verdict)
+    console.out << (json ? RejectedEstimateJson(job, *verdict, line.warnings())
                          : CannotRunText(job, *verdict, console.style));
     return 1;
   }

@@ -91,6 +91,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     trace_options.ranks = ParseRanks(line, *trace_ranks, job.parallel.pipeline);
   }
   line.ThrowIfProblems();
+  line.ShowWarnings(console.err);
 
   std::optional<FileWriter> out;  // before the work: what cannot be written is known now
   if (trace) out.emplace(*trace);
@@ -100,7 +101,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
     if (trace) console.err << fmt::format("millwright: no step, so {} is not written\n", *trace);
     if (json) {
-      console.out << RejectedEstimateJson(job, *rejection);
+      console.out << RejectedEstimateJson(job, *rejection, line.warnings());
     } else {
       console.out << CannotRunText(job, *rejection, console.style);
     }
