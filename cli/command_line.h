@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The words after `millwright COMMAND`: which options there are, what each was given, and every
 // mistake in them at once.
 //

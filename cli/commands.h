@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The commands of the program: `millwright COMMAND ...`.
 //
 // Everything is written to the streams given, so that a test can run a command and read it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // millwright compare: schedules of one plan, or the plans of several jobs, by simulated step.
 
 #include <fmt/format.h>

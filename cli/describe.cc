@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // millwright describe: the presets, what a name or a file stands for, every field of a config.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // millwright estimate: what one plan costs, in time and memory, by item.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The question that plan and estimate share: a job file, and flags over it.
 //
 // Flags override the file's fields one by one.  --gpus below one node's makes a smaller node.

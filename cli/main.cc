@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a terminal is and how the program ends; everything else is in commands.cc.
 
 #include <sys/ioctl.h>

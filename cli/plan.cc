@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // millwright plan: the fastest plans that fit, and why.
 
 #include <fmt/format.h>

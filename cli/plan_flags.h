@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // One plan by flags: its degrees, sharding and recomputation, over those of a job file.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How far a long search is.  Silent for two seconds; then one line that rewrites itself on a
 // terminal, else a line every few seconds.  Erased at the end.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // millwright simulate: one step of a plan, task by task, under any pipeline schedule.
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A plan under a schedule, simulated: what `simulate` does once and `compare` often.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Always-on assertion of our own invariants.  A failure is a bug in Millwright, not in the input.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // One list of fields per config struct, used four ways.
 //
 // A struct that a file can hold has one function

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which kind of JSON file did the user hand over, where another kind was asked for?
 //
 // A guess by a few keys at the top that only one kind has.  It serves messages alone: a file that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a GPU can do by its datasheet.  Achieved rates are cost_models' business.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which ModelConfig does an unmodified Hugging Face config.json describe?
 //
 // One table entry per architecture (model_type) says under which keys the sizes stand, what is

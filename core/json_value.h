@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a JSON text says, kept so that a message can quote it as it was written.
 //
 // Accepts RFC 8259 and the three words that Python's json module adds (NaN, Infinity,

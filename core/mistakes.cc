@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "core/mistakes.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Every mistake of one input, gathered before anything is thrown.
 //
 // Text that came from the input is shortened and escaped before it goes into a message, so

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a decoder-only transformer is made of, in Megatron-LM's names.
 //
 // One struct serves dense, grouped-query, latent (MLA) and mixture-of-experts models.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Models by name, from a file, or from a few numbers.
 //
 // A preset is the part of the published config.json that says anything about sizes, read by the

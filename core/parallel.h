@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The answer: one assignment of the cluster's GPUs to a model, in Megatron-LM's terms.
 //
 // Ranks are numbered with tensor innermost, then context, data, pipeline outermost (Megatron's

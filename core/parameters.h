@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The weights of a model: which tensors, of what shape, and how tensor and expert parallelism
 // split them.  One list gives the parameter count and, per rank, the memory.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What the cost models need to know of the links between the members of a process group.
 //
 // topologies/ makes these from the cluster graph; cost_models/ takes them by value.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The question besides model and cluster: how the step is to be trained.
 //
 // Every memory choice in which frameworks differ is a field here, with Megatron-LM's choice as

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Physical quantities as text: "400 Gb/s" to 5e10 bytes a second and back, and the short forms
 // that tables show.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Physical quantities whose dimensions the compiler checks.
 //
 // Every quantity is one double in SI base units: seconds, bytes, floating-point

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a GPU and its network achieve, as the few numbers that the cost models take.
 //
 // A Calibration belongs to a family of GPUs ("A100", "H100", ...; GpuSpec::calibration names it)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How many bytes a collective puts on the wire and how long it takes.
 //
 // `payload` is nccl-tests' "size": all-reduce the buffer; all-gather and reduce-scatter the FULL

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What one layer costs a rank, for one micro-batch: seconds by kind and bytes kept.
 //
 // Each operator of cost_models/operators is timed by the GPU's calibration and, where it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Bytes of model state a rank holds, and the fixed costs of running on a GPU.
 //
 // State: ZeRO (arXiv:1910.02054) over Adam with mixed precision.  Per parameter, Megatron's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What one rank does for one layer and one micro-batch: the operators in program order, each with
 // the tensors it keeps for backward.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Closed forms of pipeline schedules: how layers are split, how much of the pipeline stands idle,
 // how many micro-batches are in flight.
 //

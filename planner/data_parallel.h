@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What data parallelism costs a rank: groups, gradient and parameter communication, optimizer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "planner/estimator.h"
 
 #include <algorithm>
@@ -440,7 +441,10 @@ PipelineTerms::Makespan PipelineTerms::MakespanOf(Seconds sum, Seconds slowest) 
   const Seconds others = unevenness_ * sum / ranks_;
   Makespan m;
   m.pace_without_transfers = std::max(slowest, others);
-  m.pace = std::max(m.pace_without_transfers, others + steady_transfers_);
+  // What overlapping leaves of an interleaved schedule's many transfers was measured on whole
+  // steps, spare time and all; 1F1B's are hidden where there is time to spare.
+  m.pace = virtual_stages_ > 1 ? m.pace_without_transfers + steady_transfers_
+                               : std::max(m.pace_without_transfers, others + steady_transfers_);
   m.total =
       sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace + fill_transfers_;
   return m;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // One training step in closed form: seconds by cause and bytes by pipeline stage.
 //
 // The step is max-plus in a line: (sum over ranks of one micro-batch)/v + (m - 1/v) x the pace of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Whether a plan can be run at all, before anything is costed: divisibility, framework rules,
 // memory.  A plan that cannot is returned as a Rejection with a named reason, never thrown.
 #pragma once

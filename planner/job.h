@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The one file format: a question (model, training, cluster) and, where it has been answered, the
 // plan.  `plan --out` writes it; every command reads it.
 #pragma once

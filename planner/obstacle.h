@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // No plan is left: what stands in the way?
 //
 // Filters are looked at knob by knob, then the plainest plan that they allow is checked as a whole

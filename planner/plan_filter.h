@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which plans the user allows: `--require tp=8,pp=4|8` and `--forbid zero=3,recompute=full`.
 #pragma once
 

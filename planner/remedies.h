@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Nothing fits: what would?  Each remedy is found by searching again with one thing changed.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which plan is best?  Enumerates every plan of the space, costs it or rejects it with a reason.
 //
 // The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, dp, ZeRO stage and its

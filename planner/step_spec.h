@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A plan as the simulator takes it: every layer's passes priced, every stage filled.
 #pragma once
 

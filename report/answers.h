@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What plan and estimate have found out, before it is text or JSON.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What `millwright describe` shows: the presets, what a name or file stands for, and every field
 // of every config.  Each as text and as JSON.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // One plan, costed, as text: what the step takes by item, what each stage holds by item.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A large output file, written piece by piece: it appears whole or not at all.
 //
 // Until it is committed the file has no name (O_TMPFILE, where the file system has that, else a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/json.h"
 
 #include <nlohmann/json.hpp>
@@ -140,7 +141,8 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   const auto text_or_null = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
-  Json json;
+  // The best plan's own fields stand at the top, as those of `estimate` do.
+  Json json = answer.plans.empty() ? Json::object() : estimate(answer.plans.front());
   json["question"] = QuestionJson(answer.job);
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["require"] = answer.job.search.require;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The answers as JSON, for programs: bytes, seconds, FLOPs and shares, unrounded.
 //
 // The same question gives the same bytes, but for `timing`.

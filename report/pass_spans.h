@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // When did each pass of the schedule run in a simulated step?
 //
 // A pass is many tasks of the graph, which do not name it.  Those of a micro-batch on a stage come

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The answer of `millwright plan` as text: the sentence first, then the question, the fastest
 // layouts, the best plan by item, what memory costs in time, and what was rejected for what.
 #pragma once

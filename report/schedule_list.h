@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The pipeline schedules that there are, a line each.
 #pragma once
 

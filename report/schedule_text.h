@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A pipeline schedule and when its passes run: drawn for a terminal, and as JSON.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Simulated steps as text: one, rank by rank, or several beside each other.
 #pragma once
 

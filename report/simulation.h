@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What `simulate` and `compare` have found out about plans, before it is text or JSON.
 #pragma once
 

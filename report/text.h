@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Text for a terminal: aligned tables, wrapped paragraphs, bold where the terminal has it.
 #pragma once
 

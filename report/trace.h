@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A simulated step as a trace for Perfetto or chrome://tracing (the JSON "trace event" format).
 //
 // A process is a pipeline rank, which stands for all ranks that do the same; its threads are the

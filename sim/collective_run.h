@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How long does one collective take on given links, alone?
 //
 // Two answers to the same question, from one plan (sim/collectives):

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A collective as transfers: who sends which blocks to whom, and after what.
 //
 // One description, used three ways: priced in closed form (Phases, sim/collective_run), simulated

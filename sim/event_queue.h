@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What happens next?  A queue of events by time; at equal times, in order of insertion.
 //
 // A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan, JACM 37(2), 1990): simulated time never runs

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // When do flows over shared links end?  A fluid simulation with max-min fair rates.
 //
 // Model: a flow waits its latency, in which it uses no link, then sends `lane_bytes` on each of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How do flows share links?  Max-min fair rates: no flow can have more without one that has less
 // or as much getting less still.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How long does communication take, and who else is on the links?
 //
 // One of the two places where the simulator can be given another implementation:

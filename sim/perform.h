@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What does a collective do to data?  Carries a plan's transfers out on buffers in one process.
 //
 // For tests of the plans, and for whoever executes a plan without a communication library.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which links does a message between two endpoints cross?
 //
 // Endpoints are the GPUs of a cluster (0 to ranks() - 1) and, after them, the NVSwitch plane of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // In which order does each pipeline rank run the passes of a step?
 //
 // A schedule is a list for each rank, and no times: F, B (gradient of the input), W (gradient of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Schedules as text: the notation of an order, and a file with one's own schedule.
 //
 //     F3.4           forward of micro-batch 3 on stage 4 (counted from 0)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // When does each pass of a pipeline schedule run, if each takes as long as its stage's cost says?
 //
 // Each rank works its order off strictly; a pass starts when the rank is free and its inputs are

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A task graph in, a timeline out.
 //
 // Where no link is shared by two collectives, nothing that happens later changes when a task ends:

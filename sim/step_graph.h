@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Pipeline slots x layers x collectives -> the task graph of one training step.
 //
 // Folded: one rank for each pipeline rank stands for all that do the same.  What a layer does comes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A step of work: for each rank an ordered program of operators, collectives and transfers, with
 // what each waits for.
 //

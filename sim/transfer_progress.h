@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which transfers of a collective can start now?  Follows a plan's rounds, endpoint by endpoint:
 // one enters its next round when all it sends and all that reaches it in its round is through.
 // A sender may be any number of rounds ahead of a receiver.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Orders for a pipeline folded into a V (rank r holds stages r and 2p-1-r) that keep a given
 // number of micro-batch chunks in flight.
 //

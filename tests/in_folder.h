@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A folder that goes away with the test, and is the working directory meanwhile, so that messages
 // hold short names.
 #pragma once

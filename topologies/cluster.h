@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The machine as a graph, and what the links give a group of GPUs.
 //
 // Vertices are GPUs, NVSwitch planes, PCIe switches, sockets, NICs, leaf, spine and core

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Which machine: the recipe of a cluster, as a preset or a JSON file gives it.
 //
 // The model: `nodes` equal domains (a DGX, an NVL72 rack, a PCIe box) of `gpus_per_node` GPUs.

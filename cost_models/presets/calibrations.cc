@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Shipped efficiency curves.  Sources, by name in the comments:
 //   [ops]  single-operation measurements collected from aiconfigurator, vidur, SimuMax and
 //          nccl-tests tables (2026-11): fits on relative error, held-out shapes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How fast communication is simulated: one collective in closed form and with every transfer an
 // event, fair sharing of a quarter of a million flows, and a network under the load of a training
 // step.  Items are events.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How fast schedules are built and timed: items_per_second counts passes, on one thread.
 #include <benchmark/benchmark.h>
 

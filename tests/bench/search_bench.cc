@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // How fast plans are costed: the search itself, and costing each plan from nothing as the baseline
 // in the same run.  `candidates` counts plans costed, items_per_second their rate on one thread.
 #include <benchmark/benchmark.h>

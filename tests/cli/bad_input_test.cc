@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What a user gets wrong, and the whole answer: every mistake at once, exit code 2.
 
 #include <gtest/gtest.h>

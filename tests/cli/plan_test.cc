@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,12 +77,16 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(Keys(json),
-              testing::ElementsAre("question", "warnings", "fits", "memory_limit_bytes", "plans",
-                                   "pareto", "searched", "rejected", "out_of_memory", "reason",
-                                   "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(Keys(json), testing::ElementsAre(
+                              "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+                              "hfu", "mfu_convention", "fits", "plan", "micro_batches",
+                              "slowest_stage", "time", "memory", "question", "warnings",
+                              "memory_limit_bytes", "plans", "pareto", "searched", "rejected",
+                              "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
+  EXPECT_EQ(json["plan"], best["plan"]);
+  EXPECT_EQ(json["step_time_s"], best["step_time_s"]);
   EXPECT_THAT(Keys(best),
               testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Runs the program in this process and keeps what it wrote.
 #pragma once
 

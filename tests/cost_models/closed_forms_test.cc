@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Every value of tests/data/closed_forms.json comes out of the public functions.
 #include <gtest/gtest.h>
 

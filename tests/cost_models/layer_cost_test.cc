@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cost_models/layer_cost.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cost_models/operators.h"
 
 #include <gtest/gtest.h>

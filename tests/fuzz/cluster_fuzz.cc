@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Any bytes as a cluster file: read or refused with ConfigError, and what is read builds (where
 // it is small), survives writing, and gives profiles and routes that are finite and positive.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Any bytes read as one of our own configs either fill structs that survive being written and
 // read, or are refused with ConfigError.
 

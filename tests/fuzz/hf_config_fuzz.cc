@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A Hugging Face config.json of any bytes either reads into a model that is sound, countable and
 // survives being written and read, or is refused with ConfigError.
 

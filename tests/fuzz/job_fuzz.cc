@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Any bytes as a job file: read or refused with ConfigError; what is read survives writing; and
 // where it holds a whole question and a plan that can run on a small cluster, the estimate is
 // finite and adds up.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // `--require` and `--forbid`: any text is taken or refused with a message, and what is taken can be
 // asked.
 #include <cstddef>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Runs each file of the folders and files given through a fuzz target: does what broke a reader
 // once still break it?  The same inputs feed libFuzzer where a build has it; here any compiler
 // does, so that each test run asks.

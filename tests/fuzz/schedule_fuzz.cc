@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A schedule file of any bytes either reads into a whole step that runs or is found to deadlock,
 // and survives its own notation, or is refused with ConfigError.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Estimate against folded simulation, over plans drawn at random.
 #include <gtest/gtest.h>
 
@@ -82,8 +84,8 @@ TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
   EXPECT_GT(all.size(), 300U);
   int closed = 0, within = 0;
   for (const Comparison& c : all) {
-    // Schedules with a closed form: 92% of them within 2% of time, but for what the estimate leaves to bounds (a
-    // short step's data-parallel tail, kinds of layers unevenly spread over stages).
+    // Schedules with a closed form: 92% of them within 2% of time, but for what the estimate leaves
+    // to bounds (a short step's data-parallel tail, kinds of layers unevenly spread over stages).
     if (c.even && c.zero <= 1) {
       ++closed;
       within += std::abs(c.time) <= 0.02;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // What is known of real models and machines must come out.
 #include <gtest/gtest.h>
 

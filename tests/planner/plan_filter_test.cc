@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "planner/plan_filter.h"
 
 #include <gtest/gtest.h>

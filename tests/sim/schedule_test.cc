@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Each schedule against its rule, written a second time, and against what every schedule must be.
 #include "sim/schedule.h"
 

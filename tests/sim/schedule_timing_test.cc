@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Times of schedules: against the golden orders and figures, closed forms, and a second
 // implementation that knows nothing of ranks waiting.
 #include "sim/schedule_timing.h"

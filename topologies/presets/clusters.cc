@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Shipped clusters.
 //
 // Latencies.  What a datasheet leaves out is taken from the per-step hardware latencies in
