@@ -148,6 +148,9 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
                          : CannotRunText(job, *verdict, console.style));
     return 1;
   }
+  if (!schedules && job.parallel.virtual_stages > 1) {  // the job's own, too
+    asked.push_back(ParseScheduleAsked(fmt::format("interleaved:{}", job.parallel.virtual_stages)));
+  }
   // A schedule brings its own chunks; the plan's are for those that let one choose.
   const Cluster cluster(job.cluster);
   const Estimator estimator(job.model, job.training, cluster);

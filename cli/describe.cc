@@ -109,7 +109,8 @@ struct ScheduleFlags {
     question.sizes.pipeline = static_cast<int>(pp.value_or(file ? 0 : 4));
     question.sizes.micro_batches =
         static_cast<int>(micro_batches.value_or(file ? 0 : 2LL * question.sizes.pipeline));
-    question.sizes.virtual_stages = static_cast<int>(vpp.value_or(1));
+    const bool chooses = name == "interleaved" || name == "bfs";
+    question.sizes.virtual_stages = static_cast<int>(vpp.value_or(chooses ? 2 : 1));
     if (vpp && (file || name.find(':') != name.npos)) {
       line.Problem("--vpp", fmt::format("{} says it already", file ? "the file" : name));
     }

@@ -23,6 +23,7 @@ class PlanFlags {
   // GPUs, the schedule follows from vpp, sequence parallelism is on where model and sequence
   // allow it, ZeRO is 1.  What is wrong goes to `line`.
   ParallelConfig Resolve(CommandLine& line, const Job& job, bool cluster_resized) const;
+  bool gives_virtual_stages() const { return vpp_.has_value(); }
 
  private:
   void ResolveRecompute(CommandLine& line, Recompute& recompute) const;

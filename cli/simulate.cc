@@ -77,6 +77,11 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   if (schedule) {
     try {
       asked = ParseScheduleAsked(*schedule);
+      // A schedule asked for here takes the place of the job file's chunks, not of --vpp.
+      if (!plan_flags.gives_virtual_stages() && (asked->chunks || !ChoosesChunks(asked->kind))) {
+        job.parallel.virtual_stages = 1;
+        job.parallel.schedule = Schedule::k1F1B;
+      }
       const int vpp = job.parallel.virtual_stages;
       if (asked->chunks && vpp > 1 && *asked->chunks != vpp) {
         line.Problem("--schedule",

@@ -101,6 +101,30 @@ std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages
   return distinct;
 }
 
+std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, int virtual_stages,
+                                     int rank, const StageContent& content) {
+  std::vector<double> held;
+  for (int chunk = 0; chunk < virtual_stages; ++chunk) {
+    held.push_back(ChunksInFlight(pipeline, micro_batches, virtual_stages, rank, chunk));
+  }
+  if (micro_batches <= pipeline) return held;
+  const auto layers = [&](int chunk) { return double(content.chunks[chunk].size()); };
+  double more = 0, most = 0;
+  int upto = -1;
+  for (int chunk = 0; chunk < virtual_stages; ++chunk) {
+    more += layers(chunk) - layers(virtual_stages - 1 - chunk);
+    if (more > most) {
+      most = more;
+      upto = chunk;
+    }
+  }
+  for (int chunk = 0; chunk <= upto; ++chunk) {
+    held[chunk] += pipeline;
+    held[virtual_stages - 1 - chunk] -= pipeline;
+  }
+  return held;
+}
+
 double ChunkUnevenness(const std::vector<StageContent>& stages, int pipeline) {
   const std::size_t rounds = stages.front().chunks.size();
   if (rounds == 1) return 1;

@@ -48,6 +48,12 @@ struct StageContent {
   std::vector<int> LeadingLayers(int per_chunk) const;
 };
 
+// Micro-batches in flight of each chunk of rank `rank` when it holds most layers.  From the end of
+// the warm-up on, forwards go through the chunks in order while backwards leave them from the last,
+// so that longer first chunks pile up.
+std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, int virtual_stages,
+                                     int rank, const StageContent& content);
+
 // Content of each pipeline rank in order; chunk k lies on rank k mod p.  The layers of
 // multi-token-prediction modules follow the last layer of the last chunk.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages);

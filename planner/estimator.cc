@@ -366,13 +366,22 @@ Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) co
 }
 
 void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const {
-  stage.held.assign(stage.content->layers.size(), 0);
-  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk) {
-    const double held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_),
-                                       plan.virtual_stages, rank, chunk);
-    for (int kind : stage.content->chunks[chunk]) stage.held[kind] += held;
-    if (chunk == 0) stage.first_chunk_held = held;
+  const std::vector<int>& layers = stage.content->layers;
+  if (plan.virtual_stages == 1) {
+    stage.first_chunk_held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_), 1, rank);
+    stage.held.resize(layers.size());
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      stage.held[k] = layers[k] * stage.first_chunk_held;
+    }
+    return;
   }
+  stage.held.assign(layers.size(), 0);
+  const std::vector<double> held = ChunksHeldAtPeak(plan.pipeline, std::int64_t(micro_batches_),
+                                                    plan.virtual_stages, rank, *stage.content);
+  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk) {
+    for (int kind : stage.content->chunks[chunk]) stage.held[kind] += held[chunk];
+  }
+  stage.first_chunk_held = held.front();
 }
 
 // Where only some layers of a kind are recomputed, all chunks are taken to hold their share.

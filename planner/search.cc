@@ -271,7 +271,7 @@ void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
   // Experts have data-parallel ranks of their own.
   const std::int64_t expert_ranks =
       space_.model.has_moe()
-          ? std::int64_t{1} * data_ranks * plan.tensor / (plan.expert * plan.expert_tensor)
+          ? std::int64_t{1} * data_ranks * plan.tensor / plan.expert / plan.expert_tensor
           : 1;
   // All data-parallel ranks, or HSDP's usual shard: those inside a domain; or what was asked for.
   std::vector<int> shards = {0};

@@ -189,10 +189,10 @@ class Builder {
           break;
         case PassKind::kBackwardInput:
           head.taken = kind.working_set;
-          tail.given_back = kind.working_set;
+          tail.given_back = kind.working_set + kind.saved - kind.held_for_weight;
           break;
         case PassKind::kBackwardWeight:
-          tail.given_back = kind.saved;
+          tail.given_back = kind.held_for_weight;
           break;
       }
       tail.ends = &kind;
@@ -362,7 +362,10 @@ class Builder {
     Bucket& bucket = unreduced_[std::size_t(rank)];
     if (bucket.reduce.value <= 0) return;
     AddReduce(bucket.from, bucket.reduce, "reduce gradients");
-    if (spec_.overlap_reduce) Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce);
+    // Only the rank that is last to finish has no time to spare for it.
+    const bool last_to_finish = rank == schedule_.rank_of_stage[0];
+    if (spec_.overlap_reduce && last_to_finish)
+      Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce);
     bucket = {};
   }
 

@@ -22,9 +22,9 @@ TEST(CountParameters, TinyLlamaByHand) {
   // A layer: norms 2 x 256; q 256 x 256; k and v 2 x 4 x 32 x 256; output 256 x 256;
   // gate and up 2 x 768 x 256; down 256 x 768.
   const std::int64_t layer =
-      2 * 256 + 256 * 256 + 2 * 4 * 32 * 256 + 256 * 256 + 2 * 768 * 256 + 256 * 768;
+      2 * 256LL + 256 * 256LL + 2 * 4 * 32 * 256LL + 256 * 256LL + 2 * 768 * 256LL + 256 * 768LL;
   // Embedding and head 1024 x 256 each, final norm 256.
-  const std::int64_t total = 4 * layer + 2 * 1024 * 256 + 256;
+  const std::int64_t total = 4 * layer + 2 * 1024 * 256LL + 256;
   EXPECT_EQ(total, 3672320);
   EXPECT_EQ(CountParameters(PresetModel("tiny-llama")).total, total);
 }
@@ -151,7 +151,7 @@ TEST(LayerWeights, LatentAttentionOfDeepSeekV3) {
   // The module's norms and projection: 3 x 7168 + 7168 x 14336.
   std::int64_t mtp = 0;
   for (const Weight& weight : MtpWeights(model)) mtp += weight.elements();
-  EXPECT_EQ(mtp, 3 * 7168 + 7168LL * 14336);
+  EXPECT_EQ(mtp, 3 * 7168LL + 7168 * 14336LL);
   EXPECT_TRUE(MtpWeights(PresetModel("deepseek-v2")).empty());
   // V2-Lite projects its queries directly.
   const auto lite = ByName(LayerWeights(PresetModel("deepseek-v2-lite"), {}));

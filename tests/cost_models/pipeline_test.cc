@@ -146,6 +146,19 @@ TEST(ChunkUnevenness, ShorterChunksWaitForLongerOnes) {
   EXPECT_DOUBLE_EQ(unevenness(6, 2, 2), 1);
 }
 
+TEST(ChunksHeldAtPeak, LongerFirstChunksPileUp) {
+  // p 2, v 2, m 8, rank 0: warm-up holds 2 + 1 micro-batches of chunk 0 and 2 of chunk 1.  With
+  // chunks of 2 and 1 layers, the next group's two forwards through chunk 0 are in before the first
+  // group's two backwards through it, which come after those through chunk 1: 5 of chunk 0, none of
+  // chunk 1.
+  const StageContent rank{.chunks = {{0, 0}, {0}}, .layers = {3}, .total_layers = 3};
+  EXPECT_EQ(ChunksHeldAtPeak(2, 8, 2, 0, rank), (std::vector<double>{5, 0}));
+  // Equal chunks, or one group of micro-batches: the warm-up is the peak.
+  const StageContent even{.chunks = {{0}, {0}}, .layers = {2}, .total_layers = 2};
+  EXPECT_EQ(ChunksHeldAtPeak(2, 8, 2, 0, even), (std::vector<double>{3, 2}));
+  EXPECT_EQ(ChunksHeldAtPeak(2, 2, 2, 0, rank), (std::vector<double>{2, 2}));
+}
+
 TEST(ChunksInFlight, ChunksAddUpToAll) {
   for (auto [p, m, v] : {std::tuple{4, 8, 1}, {4, 8, 2}, {8, 32, 5}, {2, 2, 3}}) {
     for (int rank = 0; rank < p; ++rank) {

@@ -94,7 +94,8 @@ TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
     } else if (c.zero <= 1) {
       // Uneven chunks: fitted (cost_models/pipeline.h).
       EXPECT_LT(std::abs(c.time), 0.08) << c.what;
-      EXPECT_LT(std::abs(c.memory), 0.12) << c.what;
+      EXPECT_LT(c.memory, 0.03) << c.what;  // the estimate's peak is a bound
+      EXPECT_GT(c.memory, -0.15) << c.what;
     } else {
       // ZeRO-2 and 3 communicate in every pass; the estimate hides it by pass, the simulation by
       // layer.

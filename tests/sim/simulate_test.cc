@@ -106,7 +106,7 @@ StepSpec PlainStep(const ScheduleChoice& choice, double f, double b, double w, d
   layer.backward = piece(b + w);
   layer.backward_input = piece(b);
   layer.backward_weight = piece(w);
-  layer.saved = Bytes(1);
+  layer.saved = layer.held_for_weight = Bytes(1);
   spec.kinds = {layer};
   spec.layers_of_stage.assign(std::size_t(spec.schedule.stages()), {0});
   spec.transfer = Seconds(transfer);
