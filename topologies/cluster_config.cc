@@ -155,7 +155,8 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
     add("domain_link",
         fmt::format("an xgmi_mesh joins at most {} GPUs, not {}", kMaxMesh, c.gpus_per_node));
   }
-  if (c.gpus() <= kMaxGpus && std::int64_t{c.nodes} * c.nics_per_node > 2 * kMaxGpus) {
+  if (c.gpus() <= kMaxGpus &&
+      std::int64_t{c.nodes} * c.nics_per_node > std::int64_t{2} * kMaxGpus) {
     add("nics_per_node",
         fmt::format("{} nodes of {} NICs are {} NICs, more than the {} modelled", c.nodes,
                     c.nics_per_node, std::int64_t{c.nodes} * c.nics_per_node, 2 * kMaxGpus));

@@ -21,10 +21,10 @@ std::map<std::string_view, Weight> ByName(const std::vector<Weight>& weights) {
 TEST(CountParameters, TinyLlamaByHand) {
   // A layer: norms 2 x 256; q 256 x 256; k and v 2 x 4 x 32 x 256; output 256 x 256;
   // gate and up 2 x 768 x 256; down 256 x 768.
-  const std::int64_t layer =
-      2 * 256LL + 256 * 256LL + 2 * 4 * 32 * 256LL + 256 * 256LL + 2 * 768 * 256LL + 256 * 768LL;
+  const std::int64_t h = 256, ffn = 768;
+  const std::int64_t layer = 2 * h + h * h + 2 * 4 * 32 * h + h * h + 2 * ffn * h + h * ffn;
   // Embedding and head 1024 x 256 each, final norm 256.
-  const std::int64_t total = 4 * layer + 2 * 1024 * 256LL + 256;
+  const std::int64_t total = 4 * layer + 2 * 1024 * h + h;
   EXPECT_EQ(total, 3672320);
   EXPECT_EQ(CountParameters(PresetModel("tiny-llama")).total, total);
 }
