@@ -22,9 +22,9 @@ TEST(CountParameters, TinyLlamaByHand) {
   // A layer: norms 2 x 256; q 256 x 256; k and v 2 x 4 x 32 x 256; output 256 x 256;
   // gate and up 2 x 768 x 256; down 256 x 768.
   const std::int64_t h = 256, ffn = 768;
-  const std::int64_t layer = 2 * h + h * h + 2 * 4 * 32 * h + h * h + 2 * ffn * h + h * ffn;
+  const std::int64_t layer = h * 2 + h * h + h * 2 * 4 * 32 + h * h + h * 2 * ffn + h * ffn;
   // Embedding and head 1024 x 256 each, final norm 256.
-  const std::int64_t total = 4 * layer + 2 * 1024 * h + h;
+  const std::int64_t total = layer * 4 + h * 2 * 1024 + h;
   EXPECT_EQ(total, 3672320);
   EXPECT_EQ(CountParameters(PresetModel("tiny-llama")).total, total);
 }
