@@ -19,6 +19,7 @@ struct Console {
   std::ostream& err;
   Style style{};                 // of what goes to `out`
   bool err_is_terminal = false;  // then progress is one line that rewrites itself
+  bool progress = true;          // a test reads `err`, and how long it takes is not its business
 };
 
 // The whole program: args without its name.  Throws nothing.

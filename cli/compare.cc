@@ -38,7 +38,7 @@ std::vector<ScheduleAsked> ParseSchedules(CommandLine& line, std::string_view te
 
 class Comparer {
  public:
-  explicit Comparer(Console& console) : progress_(console.err, console.err_is_terminal) {}
+  explicit Comparer(Console& console) : progress_(console) {}
 
   void Add(const Job& job, const Estimator& estimator, const std::string& name,
            const std::optional<ScheduleAsked>& asked, double share_done) {

@@ -58,7 +58,7 @@ class PlanQuestion {
         options_(options),
         cluster_(job.cluster),
         estimator_(job.model, job.training, cluster_),
-        progress_(console.err, console.err_is_terminal) {}
+        progress_(console) {}
 
   PlanAnswer Answer(const std::optional<std::string>& explain);
 

@@ -9,6 +9,7 @@ namespace millwright {
 
 void Progress::Show(const char* what, std::optional<double> share_done) {
   using namespace std::chrono_literals;
+  if (silent_) return;
   const auto now = Clock::now();
   if (now - start_ < 2s) return;
   if (shown_ && now - last_ < (terminal_ ? 250ms : 5000ms)) return;

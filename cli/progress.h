@@ -8,11 +8,14 @@
 #include <iosfwd>
 #include <optional>
 
+#include "cli/commands.h"
+
 namespace millwright {
 
 class Progress {
  public:
-  Progress(std::ostream& err, bool terminal) : err_(err), terminal_(terminal) {}
+  explicit Progress(const Console& console)
+      : err_(console.err), terminal_(console.err_is_terminal), silent_(!console.progress) {}
   ~Progress() { Erase(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -23,7 +26,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   std::ostream& err_;
-  const bool terminal_;
+  const bool terminal_, silent_;
   Clock::time_point start_ = Clock::now(), last_ = start_;
   bool shown_ = false;
 };

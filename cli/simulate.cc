@@ -116,7 +116,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   }
   const auto& simulation = std::get<Simulation>(result);
   if (out) {
-    Progress progress(console.err, console.err_is_terminal);
+    Progress progress(console);
     trace_options.progress = [&](double share) { progress.Show("writing the trace", share); };
     WriteTrace(job, simulation, trace_options, *out);
     out->Commit();

@@ -18,7 +18,7 @@ struct Outcome {
 
 inline Outcome RunCommand(const std::vector<std::string>& args, const Style& style = {}) {
   std::ostringstream out, err;
-  Console console{.out = out, .err = err, .style = style};
+  Console console{.out = out, .err = err, .style = style, .progress = false};
   const int code = Run(args, console);
   return {code, out.str(), err.str()};
 }
