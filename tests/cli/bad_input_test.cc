@@ -4,36 +4,19 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "tests/cli/run_command.h"
+#include "tests/in_folder.h"
 
 namespace millwright {
 namespace {
 
 constexpr char kRest[] = " --cluster dgx-h100 --global-batch 8 --seq 4096";
 
-// A folder that goes away with the test, and is the working directory meanwhile, so that
-// messages hold short names.
-class BadInput : public testing::Test {
+class BadInput : public InFolder {
  protected:
-  void SetUp() override {
-    before_ = std::filesystem::current_path();
-    std::string folder = (std::filesystem::temp_directory_path() / "millwrightXXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
-    std::filesystem::current_path(folder_);
-  }
-  void TearDown() override {
-    std::filesystem::current_path(before_);
-    std::filesystem::remove_all(folder_);
-  }
-  static void Write(const std::string& name, const std::string& text) {
-    std::ofstream(name, std::ios::binary) << text;
-  }
   // The message for a job file of that text.
   static std::string OfJob(const std::string& text) {
     Write("job.json", text);
@@ -49,7 +32,6 @@ class BadInput : public testing::Test {
     EXPECT_EQ(outcome.out, "") << line;
     return outcome.err;
   }
-  std::filesystem::path before_, folder_;
 };
 
 TEST_F(BadInput, FileThatCannotBeRead) {
