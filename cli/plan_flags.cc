@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "planner/feasibility.h"
+#include "planner/plan_filter.h"
 
 namespace millwright {
 namespace {
@@ -15,39 +16,12 @@ void Override(T& field, const std::optional<std::int64_t>& flag) {
   if (flag) field = static_cast<T>(*flag);
 }
 
-// As tables write it: none, full, full(N), selective(MODULE,...).
-std::optional<Recompute> ParseRecompute(std::string_view text) {
-  Recompute recompute;
-  if (text == "none") return recompute;
-  recompute.granularity = RecomputeGranularity::kFull;
-  if (text == "full") return recompute;
-  const std::size_t open = text.find('(');
-  if (open == text.npos || text.back() != ')') return {};
-  std::string_view inside = text.substr(open + 1, text.size() - open - 2);
-  if (text.substr(0, open) == "full") {
-    constexpr std::int64_t kMostOfStage = kMostLayers;
-    const std::optional<std::int64_t> layers = ParseInteger(inside);
-    if (!layers || *layers < 1 || *layers > kMostOfStage) return {};
-    recompute.full_layers = static_cast<int>(*layers);
-    return recompute;
-  }
-  if (text.substr(0, open) != "selective") return {};
-  recompute.granularity = RecomputeGranularity::kSelective;
-  for (bool last = false; !last;) {
-    const std::size_t comma = inside.find(',');
-    last = comma == inside.npos;
-    const std::string_view word = inside.substr(0, comma);
-    const auto names = RecomputeModuleNames();
-    const auto it =
-        std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.name == word; });
-    if (it == names.end() ||
-        std::count(recompute.modules.begin(), recompute.modules.end(), it->value) > 0) {
-      return {};
-    }
-    recompute.modules.push_back(it->value);
-    if (!last) inside.remove_prefix(comma + 1);
-  }
-  std::sort(recompute.modules.begin(), recompute.modules.end());
+// Of one plan, as tables write it: none, full, full(N), selective(MODULE,...).
+std::optional<Recompute> ParsePlanRecompute(std::string_view text) {
+  bool any = false;
+  std::optional<Recompute> recompute = ParseRecompute(text, any);
+  if (!recompute || text == "full(all)" || recompute->full_layers > kMostLayers) return {};
+  if (any && recompute->granularity == RecomputeGranularity::kSelective) return {};
   return recompute;
 }
 
@@ -110,7 +84,7 @@ void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const 
     }
     text = fmt::format("selective({})", *recompute_modules_);
   }
-  if (const std::optional<Recompute> parsed = ParseRecompute(text)) {
+  if (const std::optional<Recompute> parsed = ParsePlanRecompute(text)) {
     recompute = *parsed;
   } else if (text == "selective") {
     line.Problem("--recompute", "selective needs its modules: selective(MODULE,...)");

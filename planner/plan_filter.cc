@@ -77,42 +77,6 @@ std::optional<int> ParseSwitch(std::string_view text) {
   return {};
 }
 
-// `any` is set where no detail was given.
-std::optional<Recompute> ParseRecompute(std::string_view text, bool& any) {
-  const std::size_t open = text.find('(');
-  any = open == std::string_view::npos;
-  const auto granularity =
-      ParseName<RecomputeGranularity>(text.substr(0, open), RecomputeGranularityNames());
-  if (!granularity) return {};
-  Recompute recompute{.granularity = static_cast<RecomputeGranularity>(*granularity),
-                      .modules = {}};
-  if (any) return recompute;
-  if (text.back() != ')') return {};
-  const std::string_view inside = text.substr(open + 1, text.size() - open - 2);
-  switch (recompute.granularity) {
-    case RecomputeGranularity::kNone:
-      return {};
-    case RecomputeGranularity::kFull: {
-      if (inside == "all") break;
-      const auto layers = ParseInt(inside);
-      if (!layers || *layers < 1) return {};
-      recompute.full_layers = *layers;
-      break;
-    }
-    case RecomputeGranularity::kSelective:
-      for (std::string_view name : Split(inside, ',')) {
-        const auto module = ParseName<RecomputeModule>(name, RecomputeModuleNames());
-        if (!module) return {};
-        const auto m = static_cast<RecomputeModule>(*module);
-        if (std::count(recompute.modules.begin(), recompute.modules.end(), m)) return {};
-        recompute.modules.push_back(m);
-      }
-      std::sort(recompute.modules.begin(), recompute.modules.end());
-      break;
-  }
-  return recompute;
-}
-
 std::string_view AcceptedValues(Knob knob) {
   switch (knob) {
     case Knob::kSp:
@@ -164,6 +128,41 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
 }
 
 }  // namespace
+
+std::optional<Recompute> ParseRecompute(std::string_view text, bool& any) {
+  const std::size_t open = text.find('(');
+  any = open == std::string_view::npos;
+  const auto granularity =
+      ParseName<RecomputeGranularity>(text.substr(0, open), RecomputeGranularityNames());
+  if (!granularity) return {};
+  Recompute recompute{.granularity = static_cast<RecomputeGranularity>(*granularity),
+                      .modules = {}};
+  if (any) return recompute;
+  if (text.back() != ')') return {};
+  const std::string_view inside = text.substr(open + 1, text.size() - open - 2);
+  switch (recompute.granularity) {
+    case RecomputeGranularity::kNone:
+      return {};
+    case RecomputeGranularity::kFull: {
+      if (inside == "all") break;
+      const auto layers = ParseInt(inside);
+      if (!layers || *layers < 1) return {};
+      recompute.full_layers = *layers;
+      break;
+    }
+    case RecomputeGranularity::kSelective:
+      for (std::string_view name : Split(inside, ',')) {
+        const auto module = ParseName<RecomputeModule>(name, RecomputeModuleNames());
+        if (!module) return {};
+        const auto m = static_cast<RecomputeModule>(*module);
+        if (std::count(recompute.modules.begin(), recompute.modules.end(), m)) return {};
+        recompute.modules.push_back(m);
+      }
+      std::sort(recompute.modules.begin(), recompute.modules.end());
+      break;
+  }
+  return recompute;
+}
 
 std::vector<std::string_view> KnobNames() {
   std::vector<std::string_view> names;

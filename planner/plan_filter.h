@@ -3,6 +3,7 @@
 // Which plans the user allows: `--require tp=8,pp=4|8` and `--forbid zero=3,recompute=full`.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,10 @@ enum class Knob {
 
 // Names as written in filters, in Knob's order.
 std::vector<std::string_view> KnobNames();
+
+// none, full, full(all), full(N), selective or selective(MODULE,...); empty where `text` is none of
+// these.  `any` is set where no detail was given.
+std::optional<Recompute> ParseRecompute(std::string_view text, bool& any);
 
 class PlanFilter {
  public:
