@@ -128,20 +128,6 @@ Seconds DeduplicatedExchange(Bytes payload, const PathProfile& path, const CostC
   return base + transfer;
 }
 
-const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
-  switch (group) {
-    case GroupKind::kTensor:
-      return paths.tensor;
-    case GroupKind::kContext:
-      return paths.context;
-    case GroupKind::kExpert:
-      return paths.expert;
-    case GroupKind::kExpertTensor:
-      return paths.expert_tensor;
-  }
-  return paths.tensor;
-}
-
 Seconds& SlotOf(GroupKind group, PassTime& pass) {
   switch (group) {
     case GroupKind::kTensor:
@@ -156,6 +142,20 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
 }
 
 }  // namespace
+
+const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return paths.tensor;
+    case GroupKind::kContext:
+      return paths.context;
+    case GroupKind::kExpert:
+      return paths.expert;
+    case GroupKind::kExpertTensor:
+      return paths.expert_tensor;
+  }
+  return paths.tensor;
+}
 
 Seconds GemmTime(double m, double n, double k, double groups, Precision precision,
                  const GpuSpec& gpu, const Calibration& calibration) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 
@@ -36,8 +37,6 @@ Cause CauseOf(GroupKind group) {
   return Cause::kTensor;
 }
 
-Seconds Communication(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
-
 // Lists pieces, joining compute that nothing comes between.
 class PieceList {
  public:
@@ -51,14 +50,16 @@ class PieceList {
     pieces_.push_back({.label = label, .duration = duration, .cause = compute_});
     closed_ = false;
   }
-  void Collective(const Operator& op, Seconds duration, bool beside) {
+  void Collective(const Operator& op, Seconds duration, const Communication& communication,
+                  bool beside) {
     if (duration.value <= 0) return;
     pieces_.push_back(
         {.label = op.name.data(),
          .duration = duration,
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
-         .beside = beside});
+         .beside = beside,
+         .communication = communication});
   }
   void Close() { closed_ = true; }  // the next compute is a piece of its own
   std::vector<Piece> Take() { return std::move(pieces_); }
@@ -69,11 +70,26 @@ class PieceList {
   std::vector<Piece> pieces_;
 };
 
+// Who takes part in an operator's collective.
+Communication GroupOf(const Operator& op, const LayerShape& shape) {
+  switch (op.group) {
+    case GroupKind::kTensor:
+      return {.stride = 1, .ranks = shape.tensor};
+    case GroupKind::kContext:
+      return {.stride = shape.tensor, .ranks = shape.context};
+    case GroupKind::kExpert:
+      return {.stride = shape.expert_tensor, .ranks = shape.expert};
+    case GroupKind::kExpertTensor:
+      return {.stride = 1, .ranks = shape.expert_tensor};
+  }
+  return {};
+}
+
 class PassBuilder {
  public:
   PassBuilder(const std::vector<Operator>& operators, const LayerPaths& paths,
-              const CostContext& context)
-      : operators_(operators) {
+              const CostContext& context, const LayerShape& shape)
+      : operators_(operators), paths_(paths), context_(context), shape_(shape) {
     for (const Operator& op : operators) costs_.push_back(CostOfOperator(op, paths, context));
   }
 
@@ -88,13 +104,17 @@ class PassBuilder {
         const Seconds attention = costs_[i].forward.compute;
         list.Compute("forward", attention / steps);
         list.Close();
-        list.Collective(*ring, Communication(costs_[i + 1].forward), true);
+        Add(list, *ring, costs_[i + 1].forward, true, true);
         list.Compute("attention", attention * (ring->repeats / steps));
         list.Close();
         ++i;
         continue;
       }
-      Add(list, operators_[i], costs_[i].forward, "forward");
+      if (operators_[i].kind == OperatorKind::kCollective) {
+        Add(list, operators_[i], costs_[i].forward, true, false);
+      } else {
+        list.Compute("forward", costs_[i].forward.compute);
+      }
     }
     return list.Take();
   }
@@ -107,7 +127,7 @@ class PassBuilder {
       const OperatorCost& cost = costs_[i];
       if (part == Part::kWeight) {
         if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
-          list.Collective(op, Communication(cost.backward), false);
+          Add(list, op, cost.backward, false, false);
         }
         list.Compute("weight gradient", cost.weight_gradient);
         continue;
@@ -119,7 +139,7 @@ class PassBuilder {
         // Gathered beside the input gradient of the GEMM before it, which is half of its backward.
         const std::size_t gemm = std::size_t(op.hidden_under);
         list.Close();
-        list.Collective(op, Communication(cost.backward), true);
+        Add(list, op, cost.backward, false, true);
         list.Compute("backward", costs_[gemm].backward.compute / 2);
         list.Close();
         list.Compute("backward", costs_[gemm].backward.compute / 2);
@@ -134,16 +154,18 @@ class PassBuilder {
         const Seconds compute = costs_[attention].backward.compute;
         list.Compute("backward", compute / steps);
         list.Close();
-        list.Collective(op, Communication(cost.backward), true);
+        Add(list, op, cost.backward, false, true);
         list.Compute("attention backward", compute * (op.repeats / steps));
         list.Close();
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
         continue;
       }
-      PassTime pass = cost.backward;
-      pass.compute = input + weight;
-      Add(list, op, pass, "backward");
+      if (op.kind == OperatorKind::kCollective) {
+        Add(list, op, cost.backward, false, false);
+      } else {
+        list.Compute("backward", input + weight);
+      }
     }
     return list.Take();
   }
@@ -157,15 +179,31 @@ class PassBuilder {
   bool HidesUnderGemm(const Operator& op) const {
     return operators_[std::size_t(op.hidden_under)].kind == OperatorKind::kGemm;
   }
-  static void Add(PieceList& list, const Operator& op, const PassTime& pass, const char* label) {
-    if (op.kind == OperatorKind::kCollective) {
-      list.Collective(op, Communication(pass), false);
+  void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
+           bool beside) const {
+    const Seconds duration = pass.tensor + pass.context + pass.expert;
+    Communication group = GroupOf(op, shape_);
+    group.kind = forward ? op.forward_collective : op.backward_collective;
+    const double calls = op.repeats * (forward ? 1 : op.backward_repeats);
+    const Seconds whole = calls * CostOfCollective(group.kind, op.payload, PathOf(op.group, paths_),
+                                                   context_.calibration.collective)
+                                      .time;
+    // What is hidden under a GEMM, or is not sent twice to one place, loads no link here.
+    const double share = whole > duration ? duration / whole : 1;
+    if (group.kind == CollectiveKind::kSendRecv) {
+      // A ring that passes blocks on loads links as the ring of an all-gather does.
+      group.kind = CollectiveKind::kAllGather;
+      group.payload = share * (calls / (group.ranks - 1.0)) * group.ranks * op.payload;
     } else {
-      list.Compute(label, pass.compute);
+      group.payload = share * calls * op.payload;
     }
+    list.Collective(op, duration, group, beside);
   }
 
   const std::vector<Operator>& operators_;
+  const LayerPaths& paths_;
+  const CostContext& context_;
+  const LayerShape& shape_;
   std::vector<OperatorCost> costs_;
 };
 
@@ -174,8 +212,9 @@ void Append(std::vector<Piece>& to, const std::vector<Piece>& from) {
 }
 
 LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& paths,
-                     const CostContext& context, const Recompute& recompute) {
-  const PassBuilder builder(operators, paths, context);
+                     const CostContext& context, const LayerShape& shape,
+                     const Recompute& recompute) {
+  const PassBuilder builder(operators, paths, context, shape);
   LayerPasses passes;
   passes.forward = builder.Forward(Cause::kCompute, 0, true);
   std::vector<Piece> again;
@@ -197,16 +236,80 @@ LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& p
   return passes;
 }
 
-// Data-parallel seconds of a part of a stage's parameters: its share of the stage's.
-void ShareSync(LayerPasses& passes, const RankParameters& part, const RankParameters& whole,
-               const DataSync& sync, int zero) {
-  passes.parameters = part.total();
-  const double share = whole.total() > 0 ? part.total() / whole.total() : 0;
-  passes.gather = share * sync.parameters;
-  passes.reduce = share * sync.replicas;
-  // ZeRO-2 reduces after every micro-batch.
-  (zero == 2 ? passes.shard_reduce : passes.reduce) += share * sync.gradients;
-}
+// What data parallelism does with a part of a rank's parameters: its share of all that the rank
+// holds, dense and experts apart, which have groups of their own.
+class DataShares {
+ public:
+  DataShares(const RankParameters& whole, const ParallelConfig& plan, const DataGroups& groups,
+             const TrainingConfig& training, const CollectiveCalibration& calibration)
+      : plan_(plan), groups_(groups), training_(training), calibration_(calibration) {
+    const RankParameters dense{.dense = whole.dense}, expert{.expert = whole.expert};
+    const int expert_stride = plan.expert * plan.expert_tensor;
+    parts_ = {
+        Part{.parameters = whole.dense,
+             .sync = SyncOf(dense, plan.zero, groups, training, calibration),
+             .shard = {.stride = plan.tensor, .ranks = int(groups.dense_shard)},
+             .replicas = {.stride = int(plan.tensor * groups.dense_shard),
+                          .ranks = int(groups.dense_ranks / groups.dense_shard)}},
+        Part{.parameters = whole.expert,
+             .sync = SyncOf(expert, plan.zero, groups, training, calibration),
+             .shard = {.stride = expert_stride, .ranks = int(groups.expert_shard)},
+             .replicas = {.stride = int(expert_stride * groups.expert_shard),
+                          .ranks = int(groups.expert_ranks / groups.expert_shard)}},
+    };
+  }
+
+  void Give(LayerPasses& passes, const RankParameters& parameters) const {
+    passes.parameters = parameters.total();
+    const double width = training_.gradient_bytes;
+    const double held[] = {parameters.dense, parameters.expert};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Part& part = parts_[i];
+      if (held[i] <= 0) continue;
+      const double share = held[i] / part.parameters;
+      passes.gather.Add(Call(part.shard, CollectiveKind::kAllGather, share * part.sync.parameters,
+                             held[i] * kParameterWidth));
+      const CollectiveKind reduction =
+          plan_.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
+      // ZeRO-2 reduces after every micro-batch.
+      (plan_.zero == 2 ? passes.shard_reduce : passes.reduce)
+          .Add(Call(part.shard, reduction, share * part.sync.gradients, held[i] * width));
+      passes.reduce.Add(Call(part.replicas, CollectiveKind::kAllReduce, share * part.sync.replicas,
+                             held[i] * width / part.shard.ranks));
+    }
+  }
+
+  // ZeRO-3: a unit is gathered before each pass, and its gradients scattered after each backward.
+  void GiveShardPasses(LayerPasses& passes, const RankParameters& unit) const {
+    const RankParameters held[] = {{.dense = unit.dense}, {.expert = unit.expert}};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const ShardPass pass = ShardPassOf(held[i], groups_, training_, calibration_);
+      const double parameters = held[i].total();
+      passes.shard_gather.Add(Call(parts_[i].shard, CollectiveKind::kAllGather, pass.gather,
+                                   parameters * kParameterWidth));
+      passes.shard_reduce.Add(Call(parts_[i].shard, CollectiveKind::kReduceScatter, pass.reduce,
+                                   parameters * training_.gradient_bytes));
+    }
+  }
+
+ private:
+  struct Part {
+    double parameters = 0;
+    DataSync sync;
+    Communication shard, replicas;
+  };
+  static DataCall Call(Communication group, CollectiveKind kind, Seconds duration, double payload) {
+    group.kind = kind;
+    group.payload = Bytes(payload);
+    return {.duration = duration, .communication = group};
+  }
+
+  const ParallelConfig& plan_;
+  const DataGroups& groups_;
+  const TrainingConfig& training_;
+  const CollectiveCalibration& calibration_;
+  std::array<Part, 2> parts_;
+};
 
 }  // namespace
 
@@ -247,7 +350,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       const std::vector<Operator> operators = LayerOperators(model, kinds[k], shape, training);
       LayerPasses layer =
-          PassesOf(operators, paths, context, pass == 0 ? plan.recompute : Recompute{});
+          PassesOf(operators, paths, context, shape, pass == 0 ? plan.recompute : Recompute{});
       const TreatedLayer& t = pass == 0 ? treated[k] : untreated[k];
       layer.saved = t.saved;
       layer.held_for_weight = t.saved;  // inputs of the GEMMs: nearly all of it
@@ -256,14 +359,14 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     }
   }
   const std::vector<Operator> embedding = EmbeddingOperators(model, shape, training);
-  spec.embedding = PassesOf(embedding, paths, context, {});
+  spec.embedding = PassesOf(embedding, paths, context, shape, {});
   spec.embedding.saved = spec.embedding.held_for_weight = costs.embedding_saved;
   const std::vector<Operator> head = HeadOperators(model, shape, training);
-  spec.head = PassesOf(head, paths, context, {});
+  spec.head = PassesOf(head, paths, context, shape, {});
   for (int module = 0; module < model.mtp_num_layers; ++module) {
     const std::vector<Operator> mtp = MtpOperators(model, shape, training);
     for (const auto* operators : {&mtp, &head}) {
-      const LayerPasses more = PassesOf(*operators, paths, context, {});
+      const LayerPasses more = PassesOf(*operators, paths, context, shape, {});
       Append(spec.head.forward, more.forward);
       Append(spec.head.backward, more.backward);
       Append(spec.head.backward_input, more.backward_input);
@@ -299,9 +402,10 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                            plan.pipeline),
                          calibration.collective)
             .time;
+    spec.transfer_payload = costs.boundary;
   }
 
-  // Data parallelism, at the rate of the first rank's parameters.
+  // Data parallelism, at the rate of the first rank's dense parameters.
   const DataGroups groups =
       DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
         return estimator.Profile(stride, ranks);
@@ -317,19 +421,18 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     }
     if (s + 1 == stages) rank += costs.head_parameters;
   }
-  const DataSync sync = SyncOf(held[0], plan.zero, groups, training, calibration.collective);
+  // The first rank may hold dense layers alone.
+  RankParameters whole = held[0];
+  for (const RankParameters& rank : held) whole.expert = std::max(whole.expert, rank.expert);
+  const DataShares data(whole, plan, groups, training, calibration.collective);
   const std::size_t layer_kinds = kinds.size();
   for (std::size_t k = 0; k < spec.kinds.size(); ++k) {
     const RankParameters& part = costs.kind_parameters[k % layer_kinds];
-    ShareSync(spec.kinds[k], part, held[0], sync, plan.zero);
-    if (plan.zero == 3) {
-      const ShardPass pass = ShardPassOf(part, groups, training, calibration.collective);
-      spec.kinds[k].shard_gather = pass.gather;
-      spec.kinds[k].shard_reduce = pass.reduce;
-    }
+    data.Give(spec.kinds[k], part);
+    if (plan.zero == 3) data.GiveShardPasses(spec.kinds[k], part);
   }
-  ShareSync(spec.embedding, costs.embedding_parameters, held[0], sync, plan.zero);
-  ShareSync(spec.head, costs.head_parameters, held[0], sync, plan.zero);
+  data.Give(spec.embedding, costs.embedding_parameters);
+  data.Give(spec.head, costs.head_parameters);
   for (const RankParameters& rank : held) {
     spec.optimizer.push_back(estimator.clip() + OptimizerTime(rank, plan.zero, groups,
                                                               estimator.cluster().gpu(),

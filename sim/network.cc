@@ -64,6 +64,7 @@ Seconds LeastTime(CollectiveKind kind, Bytes payload, const PathProfile& p) {
 
 Seconds PriceOf(const CollectiveCall& call, const PathProfile& profile,
                 const CollectiveCalibration& calibration) {
+  if (call.price.value >= 0) return call.price;
   const Bytes payload = PricedPayload(call, profile.ranks);
   const Seconds price = CostOfCollective(call.kind, payload, profile, calibration).time;
   MILLWRIGHT_CHECK(price.value >= LeastTime(call.kind, payload, profile).value * (1 - 1e-9));
@@ -198,6 +199,23 @@ const FairShareNetwork::Footprint& FairShareNetwork::FootprintOf(Group& group,
   return group.footprints.back();
 }
 
+Seconds FairShareNetwork::FixedPart(const CollectiveCall& call, Seconds price) const {
+  const PathProfile& profile = groups_[std::size_t(call.group)].profile;
+  return std::min(price, CostOfCollective(call.kind, kNextToNothing, profile, calibration_).time);
+}
+
+double FairShareNetwork::StretchAlone(const CollectiveCall& call) {
+  const Seconds price = Alone(call);
+  if (price.value <= 0) return 1;
+  const Footprint& footprint = UsesOf(call);
+  double flowing = 0;
+  for (const LinkUse& use : footprint.uses) {
+    flowing = std::max(flowing, use.lanes / CapacityOf(use.link).value);
+  }
+  flowing *= footprint.lane_bytes * call.payload.value;
+  return std::max(1.0, (FixedPart(call, price).value + flowing) / price.value);
+}
+
 void FairShareNetwork::Start(Seconds now, const CollectiveCall& call, std::int64_t tag) {
   Group& group = groups_[std::size_t(call.group)];
   const Seconds price = Alone(call);
@@ -226,8 +244,7 @@ void FairShareNetwork::Start(Seconds now, const CollectiveCall& call, std::int64
   }
   const Footprint& footprint = uneven ? own : FootprintOf(group, call);
   const double lane_bytes = footprint.lane_bytes * (uneven ? 1 : call.payload.value);
-  const Seconds fixed = std::min(
-      price, CostOfCollective(call.kind, kNextToNothing, group.profile, calibration_).time);
+  const Seconds fixed = FixedPart(call, price);
   const Seconds flowing = price - fixed;
   if (expansion_ == Expansion::kAlways ||
       (expansion_ == Expansion::kWhereShared && flows_->InUse(footprint.uses))) {

@@ -55,6 +55,8 @@ struct CollectiveCall {
   Bytes payload;  // as in cost_models/collectives.h
   // All-to-all-v: bytes from x ranks + to, which then replace the payload.
   std::span<const Bytes> loads = {};
+  // What it takes alone, where the caller has priced it; negative: by the cost model.
+  Seconds price{-1};
 };
 
 class Network {
@@ -124,14 +126,23 @@ class FairShareNetwork : public Network {
   void Advance(Seconds until, std::vector<Completion>* done) override;
   std::vector<LinkLoad> Loads(Seconds elapsed) const override;
 
- private:
   // What a plan puts on links, for a payload of one byte.
   struct Footprint {
     CollectiveKind kind{};
     CollectiveAlgorithm algorithm{};
-    double lane_bytes = 0;
+    double lane_bytes = 0;  // of the fullest lane
     std::vector<LinkUse> uses;
   };
+  // Of an even call.  Valid until the group's next new kind of call.
+  const Footprint& UsesOf(const CollectiveCall& call) {
+    return FootprintOf(groups_[std::size_t(call.group)], call);
+  }
+  // What a call takes with its links to itself, over its price: more than 1 where links are slow
+  // or its own transfers meet on them.
+  double StretchAlone(const CollectiveCall& call);
+  BytesPerSecond CapacityOf(int link) const { return routes_.capacity()[std::size_t(link)]; }
+
+ private:
   struct Group {
     std::vector<int> ranks;
     std::vector<int> domain_sizes;
@@ -154,6 +165,8 @@ class FairShareNetwork : public Network {
     std::unique_ptr<Expanded> expanded;
   };
 
+  // The part of a call's price in which nothing flows yet.
+  Seconds FixedPart(const CollectiveCall& call, Seconds price) const;
   CollectiveAlgorithm FootprintAlgorithm(const Group& group, const CollectiveCall& call) const;
   const Footprint& FootprintOf(Group& group, const CollectiveCall& call);
   Footprint Measure(const Group& group, const TransferPlan& plan);

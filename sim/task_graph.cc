@@ -68,6 +68,15 @@ std::uint32_t TaskGraph::Label(std::string_view text) {
   return static_cast<std::uint32_t>(labels_.size() - 1);
 }
 
+std::uint16_t TaskGraph::Communicate(const Communication& communication) {
+  if (!communication.any()) return kNoCommunication;
+  const auto found = std::find(communications_.begin(), communications_.end(), communication);
+  const auto at = found - communications_.begin();
+  if (found == communications_.end()) communications_.push_back(communication);
+  MILLWRIGHT_CHECK(at < kNoCommunication);
+  return std::uint16_t(at);
+}
+
 void TaskGraph::Seal() {
   const std::size_t n = tasks_.size();
   first_wait_.assign(n + 1, 0);

@@ -158,7 +158,7 @@ TEST(StepGraph, GradientsAreReducedUnderTheLastBackward) {
   StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 1, 1, 1, 0);
   spec.layers_of_stage = {{0, 0}};
   spec.kinds[0].parameters = 1;
-  spec.kinds[0].reduce = Seconds(1);
+  spec.kinds[0].reduce.Add({.duration = Seconds(1)});
   spec.bucket_parameters = 1;
   spec.optimizer = {Seconds(0.5)};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 2 + 4 + 1 + 0.5);
@@ -176,13 +176,13 @@ TEST(StepGraph, ShardedLayersAreGatheredOneAhead) {
   // gather 1: again the first, and the last layer's reduce of 1 at the end.
   StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 2, 2, 2, 0);
   spec.layers_of_stage = {{0, 0, 0}};
-  spec.kinds[0].shard_gather = Seconds(1);
-  spec.kinds[0].shard_reduce = Seconds(1);
+  spec.kinds[0].shard_gather.calls = {{.duration = Seconds(1)}};
+  spec.kinds[0].shard_reduce.calls = {{.duration = Seconds(1)}};
   spec.optimizer = {Seconds(0.5)};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 1 + 6 + 1 + 12 + 1 + 0.5);
   // Gathers of 3 under forwards of 2: each layer waits one more second than it computes.
-  spec.kinds[0].shard_gather = Seconds(3);
-  spec.kinds[0].shard_reduce = Seconds(0);
+  spec.kinds[0].shard_gather.calls = {{.duration = Seconds(3)}};
+  spec.kinds[0].shard_reduce.calls = {{.duration = Seconds(0)}};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value,
                    (3 + 3 + 3 + 2) + (3 + 4 + 4 + 4) + 0.5);
 }
