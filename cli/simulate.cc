@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/full_flags.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "cli/progress.h"
@@ -61,6 +63,8 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   line.Text("--schedule", "NAME[:CHUNKS]", schedule,
             "of the pipeline (see: describe schedules; default: interleaved with vpp above 1, "
             "else 1f1b)");
+  FullFlags full_flags;
+  full_flags.AddTo(line);
   line.Section("Output");
   line.Text("--trace", "FILE", trace, "write the timeline for Perfetto or chrome://tracing");
   line.Text("--trace-ranks", "RANK,...", trace_ranks, "only these pipeline ranks (default: all)");
@@ -69,6 +73,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   line.Example(
       "simulate --model gpt2 --cluster dgx-h100 --global-batch 64 --seq 1024 --pp 4 --vpp 3");
   line.Example("simulate job.json --trace step.json --trace-ranks 0,3");
+  line.Example("simulate job.json --slow gpu:17=0.8 --jitter 0.03 --steps 100");
   if (!line.Parse(args, console.out)) return 0;
   Job job = flags.Resolve(line);
   job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
@@ -92,6 +97,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
       NoteError(line, "--schedule", error);
     }
   }
+  full_flags.Check(line);
   TraceOptions trace_options;
   if (trace_ranks && !trace) line.Problem("--trace-ranks", "needs --trace");
   if (trace_ranks && trace) {
@@ -104,7 +110,9 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   if (trace) out.emplace(*trace);
   const Cluster cluster(job.cluster);
   const Estimator estimator(job.model, job.training, cluster);
-  const auto result = SimulatePlan(job, estimator, asked);
+  std::optional<FullAsked> full;
+  if (full_flags.asks_for_full()) full = full_flags.Resolve(cluster);
+  auto result = SimulatePlan(job, estimator, asked);
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
     if (trace) console.err << fmt::format("millwright: no step, so {} is not written\n", *trace);
     if (json) {
@@ -114,7 +122,15 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     }
     return 1;
   }
-  const auto& simulation = std::get<Simulation>(result);
+  auto& simulation = std::get<Simulation>(result);
+  if (full) {
+    Progress progress(console);
+    full->progress = [&](double share) { progress.Show("simulating every rank", share); };
+    const auto start = std::chrono::steady_clock::now();
+    simulation.full = SimulateEveryRank(estimator, *full, simulation.step);
+    simulation.seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
   if (out) {
     Progress progress(console);
     trace_options.progress = [&](double share) { progress.Show("writing the trace", share); };

@@ -47,18 +47,23 @@ class PieceList {
       pieces_.back().duration += duration;
       return;
     }
-    pieces_.push_back({.label = label, .duration = duration, .cause = compute_});
+    pieces_.push_back(
+        {.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
     closed_ = false;
   }
   void Collective(const Operator& op, Seconds duration, const Communication& communication,
                   bool beside) {
     if (duration.value <= 0) return;
+    // Between dispatch and combine, or the other way round, there is nothing but experts.
+    const bool exchange = op.group == GroupKind::kExpert;
+    if (exchange) among_experts_ = !among_experts_;
     pieces_.push_back(
         {.label = op.name.data(),
          .duration = duration,
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
          .beside = beside,
+         .routed = exchange,
          .communication = communication});
   }
   void Close() { closed_ = true; }  // the next compute is a piece of its own
@@ -67,6 +72,7 @@ class PieceList {
  private:
   Cause compute_;
   bool closed_ = false;
+  bool among_experts_ = false;
   std::vector<Piece> pieces_;
 };
 
@@ -473,6 +479,9 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
   }
   const double copies = result.spec.schedule.directions;  // DualPipe holds the model twice
   const Estimate estimate = estimator.Itemise(plan);
+  // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
+  MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
+                   estimate.hfu * (estimate.step / result.step()) <= 1);
   for (int rank = 0; rank < plan.pipeline; ++rank) {
     result.ranks.push_back(TimeOfRank(result.graph, result.timeline, rank));
     const StageMemory& memory = estimate.memory[std::size_t(rank)];
@@ -481,12 +490,20 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
     const Bytes allocated = (copies - 1) * state + memory.total() - overhead -
                             memory[MemoryItem::kActivations] - memory[MemoryItem::kLogits] -
                             memory[MemoryItem::kWorkingSet] - memory[MemoryItem::kAllocatorSlack];
-    const double slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
     result.fixed.push_back(allocated + overhead);
-    result.peak.push_back((allocated + result.timeline.peak[std::size_t(rank)]) * (1 + slack) +
-                          overhead);
+    result.allocated.push_back(allocated);
   }
+  result.slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
+  result.SetPeaks();
   return result;
+}
+
+void SimulatedStep::SetPeaks() {
+  peak.clear();
+  for (std::size_t rank = 0; rank < fixed.size(); ++rank) {
+    peak.push_back((allocated[rank] + timeline.peak[rank]) * (1 + slack) + fixed[rank] -
+                   allocated[rank]);
+  }
 }
 
 }  // namespace millwright

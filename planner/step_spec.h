@@ -29,6 +29,9 @@ struct SimulatedStep {
   // Of each rank: state, buffers and overheads that do not change over the step, and with the
   // simulated peak of what does.
   std::vector<Bytes> fixed, peak;
+  std::vector<Bytes> allocated;  // of `fixed`, by the framework's allocator,
+  double slack = 0;              //   which keeps this share more than is in use
+  void SetPeaks();               // from the timeline
   Seconds step() const { return timeline.makespan; }
   int fullest() const;
   int slowest() const;  // the rank that computes longest

@@ -203,13 +203,14 @@ std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
 
 namespace {
 
-// By cause, in the degrees' short names.
+// Causes in the degrees' short names.
+constexpr std::array<const char*, kCauses> kCauseKeys = {"compute", "recompute", "tp", "cp",
+                                                         "ep",      "pipeline",  "dp", "optimizer"};
+static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
+
 Json ByCause(const std::array<Seconds, kCauses>& seconds) {
-  constexpr std::array<const char*, kCauses> kKeys = {"compute", "recompute", "tp", "cp",
-                                                      "ep",      "pipeline",  "dp", "optimizer"};
-  static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
   Json json;
-  for (std::size_t i = 0; i < kKeys.size(); ++i) json[kKeys[i]] = seconds[i].value;
+  for (std::size_t i = 0; i < kCauseKeys.size(); ++i) json[kCauseKeys[i]] = seconds[i].value;
   return json;
 }
 
@@ -256,6 +257,48 @@ Json BestName(const Comparison& comparison) {
 
 }  // namespace
 
+namespace {
+
+Json ToJson(const FullReport& r) {
+  Json contention = Json::object();
+  for (int i = 0; i < kCauses; ++i) {
+    const Contention& c = r.contention[std::size_t(i)];
+    if (c.collectives == 0) continue;
+    contention[kCauseKeys[std::size_t(i)]] = {{"collectives", c.collectives},
+                                              {"delayed", c.delayed},
+                                              {"delay_s", c.delay.value},
+                                              {"worst", c.worst}};
+  }
+  const auto links = [](const std::vector<LinkUseReport>& uses, bool kinds) {
+    Json json = Json::array();
+    for (const LinkUseReport& use : uses) {
+      Json one = {{"name", use.name}, {"bytes", use.bytes.value}, {"utilisation", use.utilisation}};
+      if (kinds) one.update({{"mean_utilisation", use.mean}, {"links", use.links}});
+      json.push_back(std::move(one));
+    }
+    return json;
+  };
+  Json steps = Json::array();
+  for (const Seconds step : r.steps) steps.push_back(step.value);
+  return {{"folded_step_time_s", r.folded.value},
+          {"difference", r.difference()},
+          {"ranks", r.ranks},
+          {"tasks", r.tasks},
+          {"latest_rank", r.latest},
+          {"shown_member", r.shown},
+          {"seed", r.options.seed},
+          {"steps_s", std::move(steps)},
+          {"mean_s", r.mean().value},
+          {"p5_s", r.Percentile(0.05).value},
+          {"p50_s", r.Percentile(0.5).value},
+          {"p95_s", r.Percentile(0.95).value},
+          {"contention", std::move(contention)},
+          {"link_kinds", links(r.link_kinds, true)},
+          {"links", links(r.links, false)}};
+}
+
+}  // namespace
+
 std::string SimulationJson(const Job& job, const Simulation& s) {
   Json json = Results(s);
   json["micro_batches"] = s.estimate.micro_batches;
@@ -269,6 +312,7 @@ std::string SimulationJson(const Job& job, const Simulation& s) {
                              {"peak_bytes", s.step.peak[rank].value}});
   }
   json["tasks"] = s.step.graph.size();
+  if (s.full) json["full"] = ToJson(*s.full);
   json["question"] = QuestionJson(job);
   json["plan"] = ToJson(s.plan());
   json["timing"] = {{"simulate_s", s.seconds}};

@@ -10,6 +10,7 @@
 
 #include "core/unit_text.h"
 #include "report/estimate_text.h"
+#include "report/full_text.h"
 #include "report/pass_spans.h"
 #include "report/schedule_text.h"
 
@@ -168,14 +169,23 @@ std::string SimulationText(const Job& job, const Simulation& s, const Style& sty
   table.Column("", Align::kLeft);
   table.Row({"Plan", PlanLine(s)});
   const std::int64_t alike = job.cluster.gpus() / s.plan().pipeline;
-  table.Row(
-      {"Simulated", fmt::format("{} on {}, {}standing for {}",
-                                Counted(std::int64_t(s.step.graph.size()), "task"),
-                                Counted(s.plan().pipeline, "pipeline rank"),
-                                s.plan().pipeline == 1 ? "" : "each ", Counted(alike, "GPU"))});
+  const std::string on = fmt::format("{} on {}", Counted(std::int64_t(s.step.graph.size()), "task"),
+                                     Counted(s.plan().pipeline, "pipeline rank"));
+  if (s.full) {
+    table.Row({"Simulated",
+               fmt::format("{}, for each of {} GPUs at a place in the pipeline; below: GPU {} and "
+                           "those at its place in the other stages",
+                           on, FormatInteger(alike), s.full->latest)});
+  } else {
+    table.Row(
+        {"Simulated", fmt::format("{}, {}standing for {}", on,
+                                  s.plan().pipeline == 1 ? "" : "each ", Counted(alike, "GPU"))});
+  }
   table.Row({"Bubble",
              fmt::format("{} of the step, on average over the ranks", Percent(s.bubble_share()))});
-  text += table.Text(style) + '\n' + RankTable(s, style);
+  text += table.Text(style) + '\n';
+  if (s.full) text += FullReportText(*s.full, style) + '\n';
+  text += RankTable(s, style);
   if (const std::string gantt = SimulatedGantt(s, style); !gantt.empty()) text += '\n' + gantt;
   return text;
 }

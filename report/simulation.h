@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "planner/estimator.h"
+#include "planner/full_step.h"
 #include "planner/job.h"
 #include "planner/step_spec.h"
 
@@ -21,7 +22,8 @@ struct Simulation {
   Estimate estimate;
   std::string estimated_schedule;
   SimulatedStep step;
-  double seconds = 0;  // wall time, the only part that differs between runs
+  std::optional<FullReport> full;  // with every rank; `step` shows those of `full->shown`
+  double seconds = 0;              // wall time, the only part that differs between runs
 
   const ParallelConfig& plan() const { return estimate.plan; }
   bool estimate_is_of_it() const { return estimated_schedule == schedule; }

@@ -58,8 +58,10 @@ struct FullSimulation::Prepared {
 
 class FullSimulation::Running {
  public:
-  Running(const FullSimulation& simulation, std::int64_t step)
+  Running(const FullSimulation& simulation, std::int64_t step,
+          const std::function<void(double)>& progress)
       : s_(simulation),
+        progress_(progress),
         graph_(s_.graph_),
         p_(*s_.prepared_),
         plane_(s_.options_.plane),
@@ -184,6 +186,7 @@ class FullSimulation::Running {
         if (s_.options_.jitter > 0) {
           seconds *= LogNormal(s_.options_.jitter, key_ ^ Mix(rank << 32 | id));
         }
+        if (task.routed) seconds *= Load(rank, id);
         RankTime& time = result_.ranks[rank];
         const double gap = start - cursor.free;
         if (gap > 0) {
@@ -201,13 +204,32 @@ class FullSimulation::Running {
     cursor.free = end;
     cursor.waits_for = kNoTask;
     ++cursor.next;
-    ++finished_;
+    constexpr std::size_t kTellEvery = std::size_t{1} << 18;
+    if (++finished_ % kTellEvery == 0 && progress_) {
+      progress_(double(finished_) / (double(tasks_) * plane_));
+    }
     for (std::uint32_t i = p_.first_dependent[id]; i < p_.first_dependent[id + 1]; ++i) {
       const std::uint32_t other = At(member, StreamOf(graph_.task(p_.dependents[i])));
       if (cursors_[other].waits_for != id) continue;
       cursors_[other].waits_for = kNoTask;  // so that it is put there once
       ready_.push_back(other);
     }
+  }
+
+  // Of an expert rank, over the mean.
+  double Load(std::size_t rank, TaskId id) const {
+    if (s_.options_.routing <= 0) return 1;
+    return LogNormal(s_.options_.routing, ~key_ ^ Mix(rank << 32 | id));
+  }
+  double LargestLoad(TaskId id, int leader) const {
+    const Task& task = graph_.task(id);
+    if (!task.routed || s_.options_.routing <= 0) return 1;
+    const Communication& c = graph_.communications()[task.communication];
+    double most = 0;
+    for (int i = 0; i < c.ranks; ++i) {
+      most = std::max(most, Load(RankOf(leader + i * c.stride, task.rank), id));
+    }
+    return most;
   }
 
   // True where that was the last member to come, and the collective takes its price.
@@ -240,7 +262,7 @@ class FullSimulation::Running {
       starts_.Push(Seconds(start), slot);
       return false;
     }
-    EndOfAll(id, leader, start + task.duration.value, member);
+    EndOfAll(id, leader, start + LargestLoad(id, leader) * task.duration.value, member);
     return true;
   }
 
@@ -262,12 +284,13 @@ class FullSimulation::Running {
     const Call& call = calls_[slot];
     const Task& task = graph_.task(call.task);
     const Communication& c = graph_.communications()[task.communication];
+    const double load = LargestLoad(call.task, call.leader);
     network_->Start(now,
                     {.group = p_.groups[std::size_t(call.group)].network,
                      .kind = c.kind,
-                     .payload = c.payload,
+                     .payload = load * c.payload,
                      .loads = {},
-                     .price = task.duration},
+                     .price = load * task.duration},
                     slot);
   }
 
@@ -278,7 +301,8 @@ class FullSimulation::Running {
     const Task& task = graph_.task(call.task);
     Contention& contention = result_.contention[std::size_t(task.cause)];
     ++contention.collectives;
-    const double price = task.duration.value, took = end.time.value - call.start;
+    const double price = LargestLoad(call.task, call.leader) * task.duration.value,
+                 took = end.time.value - call.start;
     constexpr double kRounding = 1e-6;
     if (took > price * (1 + kRounding)) {
       ++contention.delayed;
@@ -343,6 +367,7 @@ class FullSimulation::Running {
   static constexpr int kNobody = -1;
 
   const FullSimulation& s_;
+  const std::function<void(double)>& progress_;
   const TaskGraph& graph_;
   const Prepared& p_;
   const int plane_;
@@ -502,7 +527,9 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
   return prepared;
 }
 
-FullStep FullSimulation::Run(std::int64_t step) const { return Running(*this, step).Go(); }
+FullStep FullSimulation::Run(std::int64_t step, const std::function<void(double)>& progress) const {
+  return Running(*this, step, progress).Go();
+}
 
 Bytes FullSimulation::MemoryFor(std::size_t tasks, int ranks_of_graph, int plane) {
   constexpr double kOfTask = 8;

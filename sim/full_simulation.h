@@ -16,6 +16,10 @@
 //   speed    Of a rank: a factor on its compute.
 //   jitter   The time of every compute task is multiplied by a log-normal of that sigma and mean
 //            1, drawn anew for each task; of every rank, likewise, once a step.
+//   routing  What the router sends to an expert rank is a log-normal of that sigma and mean 1,
+//            drawn for each piece of work on it; an exchange takes as long as the fullest of its
+//            members asks for.  On top of TrainingConfig::moe_imbalance, which is in the prices.
+//            (A rank's load is not the same in the exchange and the compute of one layer.)
 //
 // No queue of events where times follow from program order: streams are worked off in turn, each
 // until it waits for something unknown.  What goes to the network is put in order of time: once
@@ -25,6 +29,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -44,6 +49,7 @@ struct FullOptions {
   std::vector<double> speed{};                       // of each rank of the cluster; empty: all 1
   std::vector<std::pair<int, double>> slow_links{};  // Cluster::links(), share of their bandwidth
   double jitter = 0;                                 // sigma of a task
+  double routing = 0;                                // sigma of an expert rank's load
   double rank_jitter = 0;                            // sigma of a rank, for a whole step
   std::uint64_t seed = 0;
 };
@@ -76,7 +82,8 @@ class FullSimulation {
   ~FullSimulation();
 
   // Step number `step` of those that the seed gives.  From any number of threads.
-  FullStep Run(std::int64_t step = 0) const;
+  FullStep Run(std::int64_t step = 0,
+               const std::function<void(double share_done)>& progress = {}) const;
 
   // What the members of one place in their planes did: a Timeline of the graph.
   Timeline TimelineOf(const FullStep& result, int member) const;

@@ -324,6 +324,7 @@ class Builder {
                                     .taken = step.taken,
                                     .given_back = step.given_back,
                                     .label = graph_.Label(step.piece.label),
+                                    .routed = step.piece.routed,
                                     .micro_batch = thread.micro_batch,
                                     .rank = std::uint16_t(thread.rank),
                                     .stage = std::uint16_t(thread.stage),

@@ -34,6 +34,7 @@ struct Piece {
   Stream stream = Stream::kCompute;
   Cause cause = Cause::kCompute;
   bool beside = false;  // starts with the next piece; the one after waits for both
+  bool routed = false;  // experts' compute, and the exchanges around it
   Communication communication{};
 };
 

@@ -64,7 +64,8 @@ struct Task {
   Seconds duration;
   Bytes taken;       // when it starts
   Bytes given_back;  // when it ends
-  std::uint32_t label = 0;
+  std::uint16_t label = 0;
+  bool routed = false;  // work on what the router sends, more on some expert ranks than on others
   std::int32_t micro_batch = -1;
   std::uint16_t rank = 0;
   std::uint16_t stage = 0;
@@ -81,7 +82,7 @@ class TaskGraph {
   // Waits may name tasks that are added later (a receive names its send).
   TaskId Add(const Task& task, std::span<const TaskId> waits_for = {});
   void Wait(TaskId task, TaskId for_task);  // one more, any time before Seal
-  std::uint32_t Label(std::string_view text);
+  std::uint16_t Label(std::string_view text);
   std::uint16_t Communicate(const Communication& communication);  // kNoCommunication: with nobody
 
   // No more tasks.  Sorts what was added into the arrays that are read.

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A step with every rank in it, as text: against the folded one, what contention cost, links, and
+// the distribution over many steps.
+#pragma once
+
+#include <string>
+
+#include "planner/full_step.h"
+#include "report/text.h"
+
+namespace millwright {
+
+std::string FullReportText(const FullReport& report, const Style& style);
+
+}  // namespace millwright
