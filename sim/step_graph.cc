@@ -15,7 +15,7 @@ struct Thread {
   int rank = 0;
   int stage = 0;
   int micro_batch = 0;
-  std::array<TaskId, 3> after{kNoTask, kNoTask, kNoTask};
+  std::array<TaskId, 4> after{kNoTask, kNoTask, kNoTask, kNoTask};
   TaskId last() const { return after[0]; }
 };
 
@@ -59,7 +59,7 @@ class Builder {
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
-      last_layer_end_ = prefetched_ = pass_barrier_ = kNoTask;
+      last_layer_end_ = prefetched_ = pass_barrier_ = last_send_ = kNoTask;
       for (std::size_t i = 0; i < order.size(); ++i) {
         if (order[i].overlaps_next) {
           RunTogether(rank, order[i], order[i + 1]);
@@ -112,16 +112,17 @@ class Builder {
     const Communication communication{.kind = CollectiveKind::kSendRecv,
                                       .payload = spec_.transfer_payload,
                                       .to = schedule_.rank_of_stage[std::size_t(to)]};
-    sends[std::size_t(thread.stage)][std::size_t(thread.micro_batch)] =
-        graph_.Add({.duration = spec_.transfer,
-                    .label = graph_.Label("send"),
-                    .micro_batch = thread.micro_batch,
-                    .rank = std::uint16_t(thread.rank),
-                    .stage = std::uint16_t(thread.stage),
-                    .stream = Stream::kSend,
-                    .cause = Cause::kPipeline,
-                    .communication = graph_.Communicate(communication)},
-                   waits);
+    TaskId& send = sends[std::size_t(thread.stage)][std::size_t(thread.micro_batch)];
+    send = graph_.Add({.duration = spec_.transfer,
+                       .label = graph_.Label("send"),
+                       .micro_batch = thread.micro_batch,
+                       .rank = std::uint16_t(thread.rank),
+                       .stage = std::uint16_t(thread.stage),
+                       .stream = Stream::kSend,
+                       .cause = Cause::kPipeline,
+                       .communication = graph_.Communicate(communication)},
+                      waits);
+    if (!spec_.overlap_transfers) last_send_ = send;
   }
 
   // Data-parallel collectives take part of the GPU from what runs beside them.
@@ -280,6 +281,7 @@ class Builder {
   Thread Start(int rank, const Pass& pass) {
     Thread thread{.rank = rank, .stage = pass.stage, .micro_batch = pass.micro_batch};
     thread.after[2] = pass_barrier_;
+    thread.after[3] = last_send_;
     const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
     switch (pass.kind) {
       case PassKind::kForward:
@@ -319,7 +321,8 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const std::array<TaskId, 4> waits{thread.after[0], thread.after[1], thread.after[2], gather};
+      const std::array<TaskId, 5> waits{thread.after[0], thread.after[1], thread.after[2],
+                                        thread.after[3], gather};
       const TaskId id = graph_.Add({.duration = step.piece.duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
@@ -337,7 +340,7 @@ class Builder {
         beside = id;
         continue;
       }
-      thread.after = {id, beside, kNoTask};
+      thread.after = {id, beside, kNoTask, kNoTask};
       if (step.ends) LayerEnded(thread, *step.ends, pass, last_gradients);
       return;
     }
@@ -476,7 +479,8 @@ class Builder {
   std::vector<TaskId> last_reduce_;  // of each rank
   TaskId last_gather_ = kNoTask;
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
-  bool sharded_ = false;  // ZeRO-3
+  TaskId last_send_ = kNoTask;  // where sends are waited for
+  bool sharded_ = false;        // ZeRO-3
 };
 
 }  // namespace

@@ -78,6 +78,7 @@ struct StepSpec {
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication
   double bucket_parameters = 0;
   bool overlap_gather = true, overlap_reduce = true;
+  bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };
 
 TaskGraph BuildStepGraph(const StepSpec& spec);

@@ -187,5 +187,17 @@ TEST(StepGraph, ShardedLayersAreGatheredOneAhead) {
                    (3 + 3 + 3 + 2) + (3 + 4 + 4 + 4) + 0.5);
 }
 
+TEST(StepGraph, TransfersMayHoldARankUp) {
+  // GPipe, 2 ranks, 2 micro-batches, F = 1, BW = 2, transfers of 0.5.  Under compute: rank 0 runs
+  // F at 0 and 1, rank 1 at 1.5 and 2.5, BW at 3.5 and 5.5, rank 0 BW at 6 and 8, until 10.
+  StepSpec spec =
+      PlainStep({.kind = ScheduleKind::kGpipe, .pipeline = 2, .micro_batches = 2}, 1, 1, 1, 0.5);
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 10);
+  // Waited for: rank 0 runs F at 0 and 1.5, rank 1 at 1.5 and 3, BW at 4 and 6.5, rank 0 BW at 6.5
+  // and 9, until 11.
+  spec.overlap_transfers = false;
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 11);
+}
+
 }  // namespace
 }  // namespace millwright
