@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -134,7 +135,9 @@ class Reader {
   void Multiply(int first_rank, int count, double factor) {
     if (factor >= 1) return;
     if (speed_.empty()) speed_.assign(std::size_t(cluster_.gpus()), 1);
-    for (int i = 0; i < count; ++i) speed_[std::size_t(first_rank + i)] *= factor;
+    for (int rank = first_rank; rank < first_rank + count; ++rank) {
+      speed_[std::size_t(rank)] *= factor;
+    }
   }
 
   std::vector<int> LinksOfNic(std::string_view text) {
@@ -178,7 +181,7 @@ class Reader {
     }
     const std::optional<int> from = Part(text.substr(0, dash)), to = Part(to_text);
     if (!from || !to) return {};
-    const std::vector<int> both = LinksBetween(*from, *to);
+    std::vector<int> both = LinksBetween(*from, *to);
     if (both.empty()) {
       const std::string name = cluster_.NameOf(*from);
       Mistake(fmt::format("{} and {} are not linked; {} is linked to {}", name,
@@ -190,15 +193,9 @@ class Reader {
   }
 
   std::string NeighboursOf(int vertex) const {
-    constexpr std::size_t kMost = 8;
-    std::vector<std::string> names;
-    const std::span<const Link> links = cluster_.LinksFrom(vertex);
-    for (const Link& link : links.first(std::min(links.size(), kMost))) {
-      names.push_back(cluster_.NameOf(link.to));
-    }
-    return fmt::format(
-        "{}{}", fmt::join(names, ", "),
-        links.size() > kMost ? fmt::format(" and {} more", links.size() - kMost) : "");
+    std::vector<int> neighbours;
+    for (const Link& link : cluster_.LinksFrom(vertex)) neighbours.push_back(link.to);
+    return Ranges(neighbours);
   }
 
   std::optional<int> Part(std::string_view name) {
@@ -233,20 +230,20 @@ class Reader {
            cluster_.CountOf(VertexKind::kCore);
   }
 
-  // The first and the last of each kind.
   std::string Parts() const {
-    constexpr VertexKind kKinds[] = {
-        VertexKind::kGpu, VertexKind::kNvswitch, VertexKind::kPcieSwitch, VertexKind::kSocket,
-        VertexKind::kNic, VertexKind::kLeaf,     VertexKind::kSpine,      VertexKind::kCore};
+    std::vector<int> all(std::size_t(cluster_.vertices()));
+    std::iota(all.begin(), all.end(), 0);
+    return Ranges(all);
+  }
+
+  // The first and the last of each kind.
+  std::string Ranges(std::span<const int> vertices) const {
+    std::map<VertexKind, std::pair<int, int>> ends;
+    for (const int v : vertices)
+      ends.try_emplace(cluster_.KindOf(v), v, v).first->second.second = v;
     std::vector<std::string> ranges;
-    for (const VertexKind kind : kKinds) {
-      int first = -1, last = -1;
-      for (int v = 0; v < cluster_.vertices(); ++v) {
-        if (cluster_.KindOf(v) != kind) continue;
-        if (first < 0) first = v;
-        last = v;
-      }
-      if (first < 0) continue;
+    for (const auto& [kind, range] : ends) {
+      const auto [first, last] = range;
       ranges.push_back(
           first == last ? cluster_.NameOf(first)
                         : fmt::format("{} to {}", cluster_.NameOf(first), cluster_.NameOf(last)));

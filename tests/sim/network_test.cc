@@ -419,7 +419,7 @@ Cluster TwoSpines() {
 TEST(Network, FlowsCollideOnASpineLink) {
   const Cluster cluster = TwoSpines();
   ASSERT_EQ(cluster.CountOf(VertexKind::kSpine), 2);
-  const auto end = [&](int a_to, int b_to, std::vector<int> failed) {
+  const auto end = [&](int a_to, int b_to, const std::vector<int>& failed) {
     FairShareNetwork network(cluster, kIdeal);
     for (const int link : failed) network.Fail(link);
     const int a = network.AddGroup(std::vector{0, 8 * a_to});
