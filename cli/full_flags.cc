@@ -54,6 +54,9 @@ void FullFlags::Check(CommandLine& line) const {
     refuse(seed_.has_value(), "--seed");
     refuse(steps_.has_value(), "--steps");
   }
+  if (links_ == Links::kPriced && !link_down_.empty()) {
+    line.Problem("--link-down", "needs --links shared");
+  }
   const bool drawn =
       jitter_.value_or(0) > 0 || gpu_jitter_.value_or(0) > 0 || routing_.value_or(0) > 0;
   if (!drawn && steps_.value_or(1) > 1) {
@@ -63,8 +66,9 @@ void FullFlags::Check(CommandLine& line) const {
   }
 }
 
-FullAsked FullFlags::Resolve(const Cluster&) const {
+FullAsked FullFlags::Resolve(const Cluster& cluster) const {
   return {.options = {.share_links = links_.value_or(Links::kShared) == Links::kShared,
+                      .disturbance = ReadDisturbance(slow_, link_down_, cluster),
                       .jitter = jitter_.value_or(0),
                       .routing = routing_.value_or(0),
                       .rank_jitter = gpu_jitter_.value_or(0),

@@ -74,8 +74,9 @@ class FullSimulation::Running {
     result_.ranks.resize(std::size_t(graph_.ranks()) * std::size_t(plane_));
     result_.finish.resize(result_.ranks.size());
     speed_.assign(result_.ranks.size(), 1);
-    if (!s_.options_.speed.empty()) {
-      for (std::size_t r = 0; r < speed_.size(); ++r) speed_[r] = 1 / s_.options_.speed[r];
+    const std::vector<double>& speeds = s_.options_.disturbance.gpu_speed;
+    if (!speeds.empty()) {
+      for (std::size_t r = 0; r < speed_.size(); ++r) speed_[r] = 1 / speeds[r];
     }
     if (s_.options_.rank_jitter > 0) {
       for (std::size_t r = 0; r < speed_.size(); ++r) {
@@ -391,7 +392,8 @@ FullSimulation::FullSimulation(const TaskGraph& graph, const Cluster& cluster,
     : graph_(graph), cluster_(cluster), calibration_(calibration), options_(std::move(options)) {
   MILLWRIGHT_CHECK(options_.plane >= 1 && graph.ranks() * options_.plane <= cluster.gpus());
   const std::size_t ranks = std::size_t(graph.ranks()) * std::size_t(options_.plane);
-  MILLWRIGHT_CHECK(options_.speed.empty() || options_.speed.size() == ranks);
+  const std::vector<double>& speeds = options_.disturbance.gpu_speed;
+  MILLWRIGHT_CHECK(speeds.empty() || speeds.size() >= ranks);
   prepared_ = Prepare();
 }
 
@@ -399,7 +401,8 @@ FullSimulation::~FullSimulation() = default;
 
 std::unique_ptr<FairShareNetwork> FullSimulation::MakeNetwork() const {
   auto network = std::make_unique<FairShareNetwork>(cluster_, calibration_);
-  for (const auto& [link, factor] : options_.slow_links) network->Slow(link, factor);
+  for (const auto& [link, factor] : options_.disturbance.slow_links) network->Slow(link, factor);
+  for (const int link : options_.disturbance.failed_links) network->Fail(link);
   return network;
 }
 

@@ -13,7 +13,8 @@
 //   links    What a group of ranks does on links that no other group uses, and which are as fast
 //            as they should be, takes its price.  All else is flows over the cluster's links
 //            (FairShareNetwork): its price alone, more where links are shared.
-//   speed    Of a rank: a factor on its compute.
+//   disturbance  A slow rank computes at its share of the speed; what crosses slow and failed links
+//            goes through the network (without share_links they change nothing).
 //   jitter   The time of every compute task is multiplied by a log-normal of that sigma and mean
 //            1, drawn anew for each task; of every rank, likewise, once a step.
 //   routing  What the router sends to an expert rank is a log-normal of that sigma and mean 1,
@@ -36,6 +37,7 @@
 
 #include "core/units.h"
 #include "cost_models/calibration.h"
+#include "sim/disturbance.h"
 #include "sim/network.h"
 #include "sim/simulate.h"
 #include "sim/task_graph.h"
@@ -44,13 +46,12 @@
 namespace millwright {
 
 struct FullOptions {
-  int plane = 1;                                     // ranks that a rank of the graph stands for
-  bool share_links = true;                           // false: every collective takes its price
-  std::vector<double> speed{};                       // of each rank of the cluster; empty: all 1
-  std::vector<std::pair<int, double>> slow_links{};  // Cluster::links(), share of their bandwidth
-  double jitter = 0;                                 // sigma of a task
-  double routing = 0;                                // sigma of an expert rank's load
-  double rank_jitter = 0;                            // sigma of a rank, for a whole step
+  int plane = 1;            // ranks that a rank of the graph stands for
+  bool share_links = true;  // false: every collective takes its price
+  Disturbance disturbance{};
+  double jitter = 0;       // sigma of a task
+  double routing = 0;      // sigma of an expert rank's load
+  double rank_jitter = 0;  // sigma of a rank, for a whole step
   std::uint64_t seed = 0;
 };
 

@@ -57,7 +57,8 @@ TEST(FullSimulation, ASlowRankHoldsItsGroupBack) {
   const TaskGraph graph = WorkReduceWork();
   std::vector<double> speed(8, 1);
   speed[5] = 0.8;
-  const FullSimulation full(graph, cluster, CalibrationOf(cluster), {.plane = 8, .speed = speed});
+  const FullSimulation full(graph, cluster, CalibrationOf(cluster),
+                            {.plane = 8, .disturbance = {.gpu_speed = speed}});
   const FullStep step = full.Run();
   EXPECT_DOUBLE_EQ(step.makespan.value, 3);
   EXPECT_EQ(step.latest(), 5);
@@ -78,9 +79,10 @@ TEST(FullSimulation, ASlowRankLeavesOtherGroupsAlone) {
   const TaskGraph graph = WorkReduceWork(2, 4);
   std::vector<double> speed(8, 1);
   speed[5] = 0.8;
-  const FullStep step = FullSimulation(graph, cluster, CalibrationOf(cluster),
-                                       {.plane = 8, .share_links = false, .speed = speed})
-                            .Run();
+  const FullStep step =
+      FullSimulation(graph, cluster, CalibrationOf(cluster),
+                     {.plane = 8, .share_links = false, .disturbance = {.gpu_speed = speed}})
+          .Run();
   for (int rank = 0; rank < 8; ++rank) {
     const double end = rank == 5 ? 3 : rank == 1 ? 2.75 : 2.5;
     EXPECT_DOUBLE_EQ(step.finish[std::size_t(rank)].value, end) << rank;
@@ -150,9 +152,10 @@ TEST(FullSimulation, ASlowLinkSlowsWhatCrossesIt) {
     }
   }
   ASSERT_GE(nic_link, 0);
-  const FullStep step = FullSimulation(graph, cluster, CalibrationOf(cluster),
-                                       {.plane = 16, .slow_links = {{nic_link, 0.5}}})
-                            .Run();
+  const FullStep step =
+      FullSimulation(graph, cluster, CalibrationOf(cluster),
+                     {.plane = 16, .disturbance = {.slow_links = {{nic_link, 0.5}}}})
+          .Run();
   EXPECT_NEAR(step.makespan.value, 2, 1e-3);
   for (int rank = 0; rank < 16; ++rank) {
     EXPECT_NEAR(step.finish[std::size_t(rank)].value, rank % 8 == 3 ? 2 : 1, 1e-3) << rank;
