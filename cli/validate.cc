@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// millwright validate: how far off the predictions are, against what others measured.
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "report/runs_report.h"
+#include "validate/runs.h"
+
+namespace millwright {
+
+int ValidateCommand(std::span<const std::string> args, Console& console) {
+  CommandLine line("validate --runs FILE [OPTIONS]",
+                   "How far off predictions are, against measured training steps: per source, by "
+                   "kind of run, and the runs that are furthest off. Exit code 1 where the median "
+                   "error is above --max-error.");
+  std::optional<std::string> runs;
+  std::optional<double> max_error;
+  bool json = false;
+  line.Section("Measurements");
+  line.Text("--runs", "FILE", runs, "a JSON array of training steps (README: validate)");
+  line.Section("Output");
+  line.Number("--max-error", max_error, {.min = 0, .max = 1000},
+              "median step-time error, in percent, above which the exit code is 1");
+  line.Flag("--json", json, "the answer as JSON");
+  line.Example("validate --runs my_runs.json");
+  if (!line.Parse(args, console.out)) return 0;
+  if (!runs) line.Missing("--runs", "missing; give a file of measured training steps");
+  line.ThrowIfProblems();
+
+  const PublishedRuns published = ReadPublishedRuns(*runs);
+  for (const std::string& warning : published.warnings) {
+    console.err << fmt::format("millwright: warning: {}\n", warning);
+  }
+  const RunsReport report = CompareWithRuns(published.runs);
+  console.out << (json ? RunsJson(report) : RunsText(report, console.style));
+  constexpr double kPercent = 100;
+  return max_error && kPercent * report.overall.median_ape > *max_error ? 1 : 0;
+}
+
+}  // namespace millwright
