@@ -11,15 +11,16 @@
 
 #include "cli/commands.h"
 #include "cli/full_flags.h"
+#include "cli/html_flag.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "cli/progress.h"
 #include "cli/simulated_plan.h"
 #include "core/mistakes.h"
-#include "core/unit_text.h"
 #include "report/file_writer.h"
 #include "report/json.h"
 #include "report/simulate_text.h"
+#include "report/step_page.h"
 #include "report/trace.h"
 
 namespace millwright {
@@ -56,7 +57,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
                    "what its memory peaks at. Exit code 1 where it cannot run or does not fit.");
   JobFlags flags;
   PlanFlags plan_flags;
-  std::optional<std::string> schedule, trace, trace_ranks;
+  std::optional<std::string> schedule, trace, trace_ranks, html;
   bool json = false;
   flags.AddTo(line);
   plan_flags.AddWithoutScheduleTo(line);
@@ -68,11 +69,12 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   line.Section("Output");
   line.Text("--trace", "FILE", trace, "write the timeline for Perfetto or chrome://tracing");
   line.Text("--trace-ranks", "RANK,...", trace_ranks, "only these pipeline ranks (default: all)");
+  line.Text("--html", "FILE", html, "write the step as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("simulate job.json --schedule zb-h1");
   line.Example(
       "simulate --model gpt2 --cluster dgx-h100 --global-batch 64 --seq 1024 --pp 4 --vpp 3");
-  line.Example("simulate job.json --trace step.json --trace-ranks 0,3");
+  line.Example("simulate job.json --html step.html --trace step.json --trace-ranks 0,3");
   line.Example("simulate job.json --slow gpu:17=0.8 --jitter 0.03 --steps 100");
   if (!line.Parse(args, console.out)) return 0;
   Job job = flags.Resolve(line);
@@ -103,18 +105,23 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   if (trace_ranks && trace) {
     trace_options.ranks = ParseRanks(line, *trace_ranks, job.parallel.pipeline);
   }
+  CheckHtml(line, html);
+  if (html && trace && *html == *trace) line.Problem("--html", "is the file of --trace");
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
 
-  std::optional<FileWriter> out;  // before the work: what cannot be written is known now
+  std::optional<FileWriter> out, page;  // before the work: what cannot be written is known now
   if (trace) out.emplace(*trace);
+  if (html) page.emplace(*html);
   const Cluster cluster(job.cluster);
   const Estimator estimator(job.model, job.training, cluster);
   std::optional<FullAsked> full;
   if (full_flags.asks_for_full()) full = full_flags.Resolve(cluster);
   auto result = SimulatePlan(job, estimator, asked);
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
-    if (trace) console.err << fmt::format("millwright: no step, so {} is not written\n", *trace);
+    for (const auto& file : {trace, html}) {
+      if (file) console.err << fmt::format("millwright: no step, so {} is not written\n", *file);
+    }
     if (json) {
       console.out << RejectedEstimateJson(job, *rejection, line.warnings());
     } else {
@@ -137,8 +144,12 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     WriteTrace(job, simulation, trace_options, *out);
     out->Commit();
     progress.Erase();
-    console.err << fmt::format("millwright: wrote {}, {}\n", *trace,
-                               FormatBytes(Bytes(double(out->bytes()))));
+    SayWritten(*out, console);
+  }
+  if (page) {
+    WriteStepPage(job, simulation, {}, *page);
+    page->Commit();
+    SayWritten(*page, console);
   }
   console.out << (json ? SimulationJson(job, simulation)
                        : SimulationText(job, simulation, console.style));

@@ -11,6 +11,7 @@
 #include "planner/full_step.h"
 #include "planner/job.h"
 #include "planner/step_spec.h"
+#include "report/step_picture.h"
 
 namespace millwright {
 
@@ -46,6 +47,7 @@ struct ComparedPlan {
   std::int64_t gpus = 0;
   std::optional<Simulation> simulation;
   std::string why_not;  // where there is none
+  StepPicture picture;  // where it is to be drawn
   bool fits() const { return simulation && simulation->fits(); }
 };
 

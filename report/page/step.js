@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pages of `simulate` (kind "step") and `compare` (kind "comparison").
+"use strict";
+
+function factsList(open) {
+  if (page.data.facts.length === 0) return;
+  const details = page.element(page.main, "details", "facts");
+  details.open = open;
+  page.element(details, "summary", "", "What was simulated");
+  const list = page.element(details, "dl");
+  const rows = [...page.data.facts];
+  if (page.data.plan) rows.unshift(["Plan", page.data.plan]);
+  for (const [what, value] of rows) {
+    page.element(list, "dt", "", what);
+    page.element(list, "dd", "", value);
+  }
+}
+
+function heading() {
+  page.element(page.header, "h1", "", page.data.heading);
+  page.element(page.header, "div", "under", [page.data.cluster, page.data.plan,
+    page.data.schedule].filter((text) => text).join(" · "));
+  page.element(page.main, "p", "sentence", page.data.sentence);
+}
+
+function paintsIn(steps) {
+  return d3.range(page.data.paints.length).filter((paint) => steps.some((step) =>
+    step.ranks.some((rank) => rank.times[paint] > 0)));
+}
+
+const kGestures = "Ctrl + scroll or pinch to zoom, drag to move, hover for what it waited for";
+
+function stepPage() {
+  const {step} = page.data;
+  heading();
+  const tiles = page.element(page.main, "div", "tiles");
+  page.data.tiles.forEach((one, i) => {
+    const last = i === page.data.tiles.length - 1;
+    const tile = page.element(tiles, "div", "tile" + (last ? page.data.fits ? " good" : " bad"
+      : ""));
+    page.element(tile, "div", "title", one.title);
+    page.element(tile, "div", "value", one.value);
+    page.element(tile, "div", "note", one.note);
+  });
+  factsList(false);
+
+  const view = new TimeView(step.length);
+  page.redraws.push(() => { view.resize(); view.draw(); });
+  const schedule = page.section("Timeline", kGestures);
+  view.buttons(schedule.head, true);
+  page.legend(schedule, paintsIn([step]));
+  const timeline = new Timeline(schedule, view, step, {height: 560, most: 44, least: 13});
+  timeline.figure = (rank) => [page.percent((rank.times[9] + rank.times[11]) / step.length), false];
+  timeline.figureName = "bubble, idle";
+  for (const note of step.notes) page.element(schedule, "p", "note", note);
+
+  const memory = page.section("Memory over time", "of each rank, against " +
+    `${page.gib(page.data.capacity)} (dashed); dark: weights, optimizer state and what else stays`);
+  new MemoryChart(memory, view, step, page.data.capacity);
+
+  const times = page.section("Where the step goes", "each rank's compute stream: what it runs " +
+    "and what it waits for");
+  page.legend(times, paintsIn([step]));
+  breakdownChart(times, view, step);
+
+  if (page.data.links.length > 0) {
+    linkChart(page.section("Links", "how busy they are over the step"), page.data.links);
+  }
+  if (page.data.steps.length > 0) {
+    distributionChart(page.section("Step times", "over repeated steps"), page.data.steps);
+  }
+}
+
+// The peak of each rank beside its row, on one scale for all plans.
+class PeakBars {
+  constructor(timeline, row, most) {
+    this.timeline = timeline;
+    this.row = row;
+    this.most = most;
+    this.canvas = page.element(timeline.box, "canvas");
+    this.canvas.addEventListener("mousemove", (e) => {
+      const y = e.clientY - this.canvas.getBoundingClientRect().top;
+      const rank = Math.max(0, Math.min(row.step.ranks.length - 1, Math.floor(y /
+        (timeline.rowHeight + timeline.gap))));
+      const {peak} = row.step.ranks[rank];
+      page.tip.show({title: `peak of rank ${rank}: ${page.gib(peak)}`, place: row.name, rows: [
+        ["capacity", page.gib(row.capacity)],
+        [peak > row.capacity ? "over" : "free", page.gib(Math.abs(row.capacity - peak))]]},
+        e.clientX, e.clientY);
+    });
+    this.canvas.addEventListener("mouseleave", page.tip.hide);
+  }
+  draw() {
+    const {timeline} = this, width = timeline.view.right - 22;
+    const context = page.canvas(this.canvas, width, timeline.height);
+    this.canvas.style.left = timeline.view.left + timeline.view.width + 18 + "px";
+    const x = d3.scaleLinear([0, this.most], [0, width]);
+    this.row.step.ranks.forEach((rank, i) => {
+      context.fillStyle = page.colour.grid;
+      context.fillRect(0, timeline.top(i), width, timeline.rowHeight);
+      context.fillStyle = page.colour.held;
+      context.fillRect(0, timeline.top(i), x(Math.min(rank.peak, this.row.capacity)),
+        timeline.rowHeight);
+      context.fillStyle = page.colour.bad;
+      const over = x(rank.peak) - x(this.row.capacity);
+      if (over > 0) {
+        context.fillRect(x(this.row.capacity), timeline.top(i), over, timeline.rowHeight);
+      }
+    });
+    context.fillStyle = page.colour.bad;
+    context.fillRect(Math.round(x(this.row.capacity)) - 1, 0, 1, timeline.height);
+  }
+}
+
+function comparisonPage() {
+  const {rows, table, reasons} = page.data;
+  heading();
+  factsList(false);
+
+  const results = page.section("Results", "");
+  const made = page.element(page.element(results, "div", "scroll"), "table");
+  const head = page.element(page.element(made, "thead"), "tr");
+  for (const title of table.titles) page.element(head, "th", "", title);
+  const body = page.element(made, "tbody");
+  const cannot = new Set(reasons.map(([name]) => name));
+  table.rows.forEach((cells, i) => {
+    const row = page.element(body, "tr", i === page.data.best ? "best"
+      : cannot.has(cells[0]) ? "no" : "");
+    for (const cell of cells) page.element(row, "td", "", cell);
+  });
+
+  if (rows.length > 0) {
+    const view = new TimeView(d3.max(rows, (row) => row.step.length));
+    view.right = 172;
+    page.redraws.push(() => { view.resize(); view.draw(); });
+    const section = page.section("Timelines, on one scale", kGestures);
+    view.buttons(section.head, false);
+    page.legend(section, paintsIn(rows.map((row) => row.step)));
+    const most = 1.04 * d3.max(rows, (row) => Math.max(row.capacity,
+      d3.max(row.step.ranks, (rank) => rank.peak)));
+    const shortest = d3.min(rows, (row) => row.step.length);
+    for (const row of rows) {
+      const title = page.element(section, "div", "plan");
+      page.element(title, "span", "name", row.name);
+      const peak = d3.max(row.step.ranks, (rank) => rank.peak);
+      const slower = row.step.length / shortest - 1;
+      page.element(title, "span", "more", [page.seconds(row.step.length) +
+        (slower > 0.0005 ? ` (+${page.percent(slower)})` : " (shortest)"),
+        `${page.gib(peak)} of ${page.gib(row.capacity)}${row.fits ? "" : ": does not fit"}`,
+        row.plan === page.data.plan ? "" : row.plan].filter((text) => text).join(" · "));
+      const timeline = new Timeline(section, view, row.step, {height: 150, most: 20, least: 6});
+      const peaks = new PeakBars(timeline, row, most);
+      const draw = timeline.draw.bind(timeline);
+      timeline.draw = () => { draw(); peaks.draw(); };
+    }
+    page.element(section, "p", "note", "Right: the peak memory of each rank against the capacity " +
+      "(red line), on one scale.");
+    for (const note of new Set([...page.data.notes, ...rows.map((row) => row.step.notes).flat()])) {
+      page.element(section, "p", "note", note);
+    }
+  }
+
+  if (reasons.length > 0) {
+    const section = page.section("Not simulated", "");
+    const list = page.element(section, "dl");
+    for (const [name, why] of reasons) {
+      page.element(list, "dt", "", name);
+      page.element(list, "dd", "", why);
+    }
+  }
+}
+
+page.start(() => (page.data.kind === "step" ? stepPage : comparisonPage)());
