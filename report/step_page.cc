@@ -59,7 +59,7 @@ Json TasksJson(const std::vector<PictureTask>& tasks, bool beside) {
   Json flat = Json::array();
   for (const PictureTask& task : tasks) {
     flat.push_back(static_cast<int>(task.stream));
-    flat.push_back(task.label);
+    flat.push_back(task.label == kSeveralLabels ? std::int64_t{-1} : task.label);
     flat.push_back(static_cast<int>(task.paint));
     flat.push_back(task.start);
     flat.push_back(task.length);
@@ -92,18 +92,19 @@ std::vector<std::string> Notes(const StepPicture& picture, bool tasks) {
   std::vector<std::string> notes;
   const auto count = [](std::int64_t n) { return FormatInteger(n); };
   if (picture.merged_bars > 0) {
-    notes.push_back(fmt::format("{} of the shortest bars are merged with their neighbours, to "
-                                "keep the page small; a merged bar shows how its time divides.",
-                                count(picture.merged_bars)));
+    notes.push_back(
+        fmt::format("{} of the shortest bars are merged with their neighbours, to "
+                    "keep the page small; a merged bar shows how its time divides.",
+                    count(picture.merged_bars)));
   }
   if (tasks && picture.without_tasks > 0) {
     notes.push_back(fmt::format("{} of {} passes are drawn without the tasks within them.",
                                 count(picture.without_tasks), count(picture.passes)));
   }
   if (picture.merged_tasks > 0) {
-    notes.push_back(fmt::format(
-        "{} transfers and data-parallel tasks are merged with their neighbours of the same name.",
-        count(picture.merged_tasks)));
+    notes.push_back(
+        fmt::format("{} transfers and data-parallel tasks are merged with their neighbours.",
+                    count(picture.merged_tasks)));
   }
   if (picture.memory_slice > 0) {
     notes.push_back(fmt::format("Memory is the most held within each {} of the step.",
@@ -124,9 +125,13 @@ Json PictureJson(const StepPicture& picture, bool tasks) {
     }
     shapes.push_back({std::move(times), TasksJson(shape.tasks, false)});
   }
-  return {{"length", picture.length},      {"passes", picture.passes},
-          {"labels", picture.labels},      {"ranks", std::move(ranks)},
-          {"shapes", std::move(shapes)},   {"notes", Notes(picture, tasks)}};
+  return {{"length", picture.length},
+          {"passes", picture.passes},
+          {"stages_per_direction", picture.stages_per_direction},
+          {"labels", picture.labels},
+          {"ranks", std::move(ranks)},
+          {"shapes", std::move(shapes)},
+          {"notes", Notes(picture, tasks)}};
 }
 
 Json PaintNames() {
@@ -186,9 +191,8 @@ Page PageOf(std::string title, const Json& data) {
 
 PictureLimits LimitsOfRow(std::size_t rows) {
   constexpr std::size_t kBars = 60000, kFewest = 1000;
-  return {.bars = std::max(kFewest, kBars / std::max<std::size_t>(1, rows)),
-          .tasks = 0,
-          .moments = 0};
+  return {
+      .bars = std::max(kFewest, kBars / std::max<std::size_t>(1, rows)), .tasks = 0, .moments = 0};
 }
 
 void WriteStepPage(const Job& job, const Simulation& s, const StepPageSections& sections,
@@ -237,11 +241,14 @@ void WriteComparisonPage(const Job* job, const Comparison& comparison, FileWrite
   }
   if (drawn.size() > kMostTimelines) {
     std::stable_sort(drawn.begin(), drawn.end(), [&](std::size_t a, std::size_t b) {
-      return comparison.rows[a].simulation->step.step() <
-             comparison.rows[b].simulation->step.step();
+      const auto key = [&](std::size_t i) {
+        return std::pair(!comparison.rows[i].fits(), comparison.rows[i].simulation->step.step());
+      };
+      return key(a) < key(b);
     });
-    data["notes"].push_back(fmt::format("The {} fastest of {} are drawn; the table has all.",
-                                        kMostTimelines, drawn.size()));
+    data["notes"].push_back(
+        fmt::format("The {} fastest of {} are drawn, those that fit first; the table has all.",
+                    kMostTimelines, drawn.size()));
     drawn.resize(kMostTimelines);
     std::sort(drawn.begin(), drawn.end());
   }

@@ -76,6 +76,7 @@ class Painter {
   Painter(const SimulatedStep& step, const PictureLimits& limits)
       : step_(step), limits_(limits), pass_of_(PassOfEachTask(step)) {
     picture_.length = Nanoseconds(step.step());
+    picture_.stages_per_direction = step.spec.schedule.stages_per_direction();
     for (TaskId id = 0; id < step.graph.size(); ++id) {
       const std::size_t label = step.graph.task(id).label;
       if (label >= picture_.labels.size()) picture_.labels.resize(label + 1);
@@ -115,23 +116,31 @@ class Painter {
     return Order(rank)[pass - 1].overlaps_next ? pass - 1 : pass;
   }
   Paint PaintOfTask(int rank, TaskId id) const {
-    const Paint compute = pass_of_[id] == kNoPass
-                                          ? Paint::kIdle
-                                          : PaintOf(Order(rank)[pass_of_[id]].kind);
+    const Paint compute =
+        pass_of_[id] == kNoPass ? Paint::kIdle : PaintOf(Order(rank)[pass_of_[id]].kind);
     return PaintOf(step_.graph.task(id).cause, compute);
+  }
+
+  // Of each task of the compute stream; what slows a pass down from inside belongs to it.
+  std::vector<std::uint32_t> Slots(int rank, std::span<const TaskId> program) const {
+    std::vector<std::uint32_t> slots;
+    for (const TaskId id : program) slots.push_back(Slot(rank, id));
+    std::size_t before = program.size();  // the last task of a pass
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i] == kNoPass) continue;
+      if (before < i && slots[before] == slots[i]) {
+        std::fill(slots.begin() + std::ptrdiff_t(before), slots.begin() + std::ptrdiff_t(i),
+                  slots[i]);
+      }
+      before = i;
+    }
+    return slots;
   }
 
   void Bars(int rank, PictureRank& of_rank) {
     const std::span<const TaskId> program = step_.graph.program(rank, Stream::kCompute);
-    // What slows a pass down from inside belongs to it.
-    std::vector<std::uint32_t> slots(program.size(), kNoPass);
-    std::uint32_t next = kNoPass;
-    for (std::size_t i = program.size(); i-- > 0;) {
-      const std::uint32_t own = Slot(rank, program[i]);
-      if (own != kNoPass) next = own;
-      slots[i] = own != kNoPass ? own : next;
-    }
-    SortTasks(rank);
+    const std::vector<std::uint32_t> slots = Slots(rank, program);
+    SortTasks(rank, program, slots);
     std::uint32_t open = kNoPass;
     PaintTimes times{};
     std::int64_t now = 0, begin = 0;
@@ -142,7 +151,6 @@ class Painter {
     };
     for (std::size_t i = 0; i < program.size(); ++i) {
       const TaskId id = program[i];
-      const bool of_pass = Slot(rank, id) != kNoPass;
       const bool inside = open != kNoPass && slots[i] == open;
       const std::int64_t start = Start(id), end = End(id);
       if (!inside) close();
@@ -158,7 +166,7 @@ class Painter {
       }
       const Paint paint = PaintOfTask(rank, id);
       of_rank.times[std::size_t(paint)] += end - start;
-      if (!inside && of_pass) {
+      if (!inside && slots[i] != kNoPass) {
         open = slots[i];
         begin = start;
       }
@@ -206,15 +214,15 @@ class Painter {
   }
 
   // The tasks of each pass of a rank, in the order in which they were launched.
-  void SortTasks(int rank) {
+  void SortTasks(int rank, std::span<const TaskId> program, std::span<const std::uint32_t> slots) {
     tasks_.clear();
     if (limits_.tasks == 0) return;
-    for (const Stream stream :
-         {Stream::kCompute, Stream::kTensor, Stream::kContext, Stream::kExpert}) {
-      for (const TaskId id : step_.graph.program(rank, stream)) {
-        const std::uint32_t slot = Slot(rank, id);
-        if (slot != kNoPass && End(id) > Start(id)) tasks_.emplace_back(slot, id);
-      }
+    const auto add = [&](std::uint32_t slot, TaskId id) {
+      if (slot != kNoPass && End(id) > Start(id)) tasks_.emplace_back(slot, id);
+    };
+    for (std::size_t i = 0; i < program.size(); ++i) add(slots[i], program[i]);
+    for (const Stream stream : {Stream::kTensor, Stream::kContext, Stream::kExpert}) {
+      for (const TaskId id : step_.graph.program(rank, stream)) add(Slot(rank, id), id);
     }
     std::sort(tasks_.begin(), tasks_.end());
   }
@@ -350,9 +358,8 @@ class Painter {
         merged.push_back(bars[i++]);
         continue;
       }
-      PictureBar bar{.kind = PictureBar::Kind::kMerged,
-                     .length = length,
-                     .count = std::uint32_t(end - i)};
+      PictureBar bar{
+          .kind = PictureBar::Kind::kMerged, .length = length, .count = std::uint32_t(end - i)};
       if (write) {
         PassShape sum;
         for (; i < end; ++i) AddTimes(bars[i], sum.times);
@@ -418,16 +425,16 @@ class Painter {
     picture_.shapes = std::move(used);
   }
 
-  // Tasks of one label in a row, less than `gap` apart, are one.
+  // Tasks of a stream in a row, less than `gap` apart, are one.
   static std::vector<PictureTask> Joined(const std::vector<PictureTask>& tasks, std::int64_t gap) {
     std::vector<PictureTask> joined;
     for (const PictureTask& task : tasks) {
       if (!joined.empty() && joined.back().stream == task.stream &&
-          joined.back().label == task.label &&
           task.start - (joined.back().start + joined.back().length) < gap) {
         PictureTask& last = joined.back();
         last.length = task.start + task.length - last.start;
         last.count += task.count;
+        if (last.label != task.label) last.label = kSeveralLabels;
         if (last.stage != task.stage) last.stage = -1;
         if (last.micro_batch != task.micro_batch) last.micro_batch = -1;
       } else {

@@ -44,8 +44,10 @@ std::string_view Name(Paint paint);
 
 using PaintTimes = std::array<std::int64_t, kPaints>;  // ns
 
+inline constexpr std::uint32_t kSeveralLabels = ~std::uint32_t{0};
+
 struct PictureTask {
-  std::uint32_t label = 0;  // into StepPicture::labels
+  std::uint32_t label = 0;  // into StepPicture::labels, or kSeveralLabels
   Stream stream = Stream::kCompute;
   Paint paint = Paint::kForward;
   std::int64_t start = 0, length = 0;  // of a pass: from the pass's start
@@ -63,25 +65,26 @@ struct PictureBar {
   Kind kind = Kind::kIdle;
   Paint paint = Paint::kIdle;  // of kWait and kTask
   std::int64_t length = 0;
-  Pass pass, with;              // of kPass and kPair
-  std::uint32_t shape = 0;      // of kPass, kPair and kMerged
-  std::uint32_t count = 1;      // of kMerged
-  std::uint32_t label = 0;      // of the task, or of the one waited for
+  Pass pass, with;                                     // of kPass and kPair
+  std::uint32_t shape = 0;                             // of kPass, kPair and kMerged
+  std::uint32_t count = 1;                             // of kMerged
+  std::uint32_t label = 0;                             // of the task, or of the one waited for
   std::int32_t rank = 0, stage = 0, micro_batch = -1;  // of the one waited for
 };
 
 struct PictureRank {
   std::vector<int> stages;
   std::vector<PictureBar> bars;
-  std::vector<PictureTask> beside;  // of no pass: transfers, data parallelism
-  PaintTimes times{};               // of the whole step
-  Bytes fixed, peak;                // held all the time; most, with the allocator's slack
+  std::vector<PictureTask> beside;    // of no pass: transfers, data parallelism
+  PaintTimes times{};                 // of the whole step
+  Bytes fixed, peak;                  // held all the time; most, with the allocator's slack
   std::vector<std::int64_t> moments;  // ns, from which on ...
   std::vector<Bytes> held;            //   ... the rank holds so much
 };
 
 struct StepPicture {
   std::int64_t length = 0;
+  int stages_per_direction = 1;
   std::vector<PictureRank> ranks;
   std::vector<PassShape> shapes;
   std::vector<std::string> labels;
@@ -94,8 +97,8 @@ struct StepPicture {
 
 struct PictureLimits {
   std::size_t bars = 40000;
-  std::size_t tasks = 60000;     // of shapes, and again beside them; 0: keep none
-  std::size_t moments = 60000;   // of memory, over all ranks; 0: keep none
+  std::size_t tasks = 60000;    // of shapes, and again beside them; 0: keep none
+  std::size_t moments = 60000;  // of memory, over all ranks; 0: keep none
 };
 
 StepPicture PictureOf(const SimulatedStep& step, const PictureLimits& limits);

@@ -50,7 +50,7 @@ function stepPage() {
   const schedule = page.section("Timeline", kGestures);
   view.buttons(schedule.head, true);
   page.legend(schedule, paintsIn([step]));
-  const timeline = new Timeline(schedule, view, step, {height: 560, most: 44, least: 13});
+  const timeline = new Timeline(schedule, view, step, {height: 560, most: 56, least: 13});
   timeline.figure = (rank) => [page.percent((rank.times[9] + rank.times[11]) / step.length), false];
   timeline.figureName = "bubble, idle";
   for (const note of step.notes) page.element(schedule, "p", "note", note);
@@ -139,23 +139,26 @@ function comparisonPage() {
     page.legend(section, paintsIn(rows.map((row) => row.step)));
     const most = 1.04 * d3.max(rows, (row) => Math.max(row.capacity,
       d3.max(row.step.ranks, (rank) => rank.peak)));
-    const shortest = d3.min(rows, (row) => row.step.length);
+    const best = rows.find((row) => row.index === page.data.best);
+    const axis = page.element(section, "div", "axis");
     for (const row of rows) {
       const title = page.element(section, "div", "plan");
       page.element(title, "span", "name", row.name);
       const peak = d3.max(row.step.ranks, (rank) => rank.peak);
-      const slower = row.step.length / shortest - 1;
+      const slower = row.step.length / best.step.length - 1;
       page.element(title, "span", "more", [page.seconds(row.step.length) +
-        (slower > 0.0005 ? ` (+${page.percent(slower)})` : " (shortest)"),
+        (Math.abs(slower) < 0.0005 ? "" : ` (${d3.format("+.1f")(100 * slower)}%)`),
         `${page.gib(peak)} of ${page.gib(row.capacity)}${row.fits ? "" : ": does not fit"}`,
         row.plan === page.data.plan ? "" : row.plan].filter((text) => text).join(" · "));
-      const timeline = new Timeline(section, view, row.step, {height: 150, most: 20, least: 6});
+      const timeline = new Timeline(section, view, row.step,
+        {height: 150, most: 20, least: 6, axisParent: row === rows[0] ? axis : null});
+      timeline.figureName = "peak memory of each rank";
       const peaks = new PeakBars(timeline, row, most);
       const draw = timeline.draw.bind(timeline);
       timeline.draw = () => { draw(); peaks.draw(); };
     }
-    page.element(section, "p", "note", "Right: the peak memory of each rank against the capacity " +
-      "(red line), on one scale.");
+    page.element(section, "p", "note", "Peak memory is against the capacity (red line), all plans " +
+      "on one scale.");
     for (const note of new Set([...page.data.notes, ...rows.map((row) => row.step.notes).flat()])) {
       page.element(section, "p", "note", note);
     }

@@ -97,17 +97,18 @@ class TimeView {
     const relative = from > 200 * span;
     const origin = relative ? from : 0;
     const shown = d3.scaleLinear([(from - origin) / size, (to - origin) / size], [0, this.width]);
-    const format = shown.tickFormat(count, ",");
+    const format = shown.tickFormat(count, ",f");
     svg.attr("width", this.left + this.width + this.right).attr("height", 26);
     const group = svg.selectAll("g").data([0]).join("g")
       .attr("transform", `translate(${this.left},24)`);
     group.call(d3.axisTop(shown).ticks(count).tickSizeOuter(0).tickFormat((value) =>
-      (relative ? "+" : "") + format(value) + " " + unit));
+      // The origin is written where the first label would be.
+      relative && shown(value) < 60 ? "" : (relative ? "+" : "") + format(value) + " " + unit));
     // The last label is not cut off at the edge.
     group.selectAll(".tick text").attr("text-anchor", (value) =>
       shown(value) > this.width - 24 ? "end" : "middle");
     svg.selectAll("text.origin").data(relative ? [from] : []).join("text")
-      .attr("class", "origin").attr("x", 0).attr("y", 12)
+      .attr("class", "origin").attr("x", 0).attr("y", 15)
       .text((t) => "from " + d3.format(".4f")(t / 1e9) + " s");
     this.ticks = shown.ticks(count).map((value) => shown(value));
   }
@@ -115,10 +116,11 @@ class TimeView {
 
 // One chart below the axis: rows of a rank each, drawn on a canvas, with a second one over it.
 class RankChart {
-  constructor(parent, view, ranks, label) {
+  // `axisParent`: where its axis goes, null where that of another chart serves.
+  constructor(parent, view, ranks, label, axisParent = parent) {
     this.view = view;
     this.ranks = ranks;
-    this.axis = d3.select(parent).append("svg").attr("aria-hidden", "true");
+    this.axis = axisParent && d3.select(axisParent).append("svg").attr("aria-hidden", "true");
     this.figure = null;  // of a rank: text at the right end of its row, and whether it is too much
     this.figureName = "";
     this.box = page.element(parent, "div", "chart");
@@ -137,12 +139,16 @@ class RankChart {
   }
   get height() { return this.ranks.length * (this.rowHeight + this.gap) + this.gap; }
   top(row) { return this.gap + row * (this.rowHeight + this.gap); }
-  begin() {
+  drawAxis() {
     const {view} = this;
     view.axis(this.axis);
-    this.axis.selectAll("text.figure").data(this.figure ? [this.figureName] : []).join("text")
-      .attr("class", "figure").attr("x", view.left + view.width + view.right - 2).attr("y", 12)
+    this.axis.selectAll("text.figure").data([this.figureName]).join("text")
+      .attr("class", "figure").attr("x", view.left + view.width + view.right - 2).attr("y", 15)
       .attr("text-anchor", "end").text((name) => name);
+  }
+  begin() {
+    const {view} = this;
+    if (this.axis) this.drawAxis();
     const height = this.height;
     this.box.style.height = height + "px";
     const context = page.canvas(this.canvas, view.left + view.width + view.right, height);
@@ -235,9 +241,10 @@ function readBars(flat) {
 function readTasks(flat, beside) {
   const size = beside ? 8 : 5, tasks = [];
   for (let i = 0; i < flat.length; i += size) {
-    tasks.push({stream: flat[i], label: flat[i + 1], paint: flat[i + 2], start: flat[i + 3],
-      end: flat[i + 3] + flat[i + 4], stage: flat[i + 5], micro: flat[i + 6],
-      count: flat[i + 7] || 1});
+    const task = {stream: flat[i], label: flat[i + 1], paint: flat[i + 2], start: flat[i + 3],
+      end: flat[i + 3] + flat[i + 4], micro: -1, count: 1};
+    if (beside) [task.stage, task.micro, task.count] = flat.slice(i + 5, i + 8);
+    tasks.push(task);
   }
   return tasks;
 }
@@ -245,11 +252,11 @@ function readTasks(flat, beside) {
 const kPassNames = ["Forward", "Backward", "Input gradient", "Weight gradient"];
 
 class Timeline extends RankChart {
-  // options: {height, most, least}: of all rows, and of one.
+  // options: {height, most, least} of all rows, and of one; axisParent as above.
   constructor(parent, view, step, options) {
     const ranks = step.ranks.map((rank) => ({...rank, bars: readBars(rank.bars),
       beside: readTasks(rank.beside, true)}));
-    super(parent, view, ranks, `Timeline of ${ranks.length} pipeline ranks`);
+    super(parent, view, ranks, `Timeline of ${ranks.length} pipeline ranks`, options.axisParent);
     this.step = step;
     this.options = options;
     this.shapes = step.shapes.map(([times, tasks]) => {
@@ -282,7 +289,7 @@ class Timeline extends RankChart {
       (view.mode === "Tasks" || (view.mode === "Auto" && this.typical * perNs >= 56));
     const even = this.options.height / this.ranks.length;
     this.rowHeight = Math.max(this.options.least, Math.min(this.options.most, Math.floor(even)));
-    if (this.detail) this.rowHeight = Math.max(this.rowHeight, 30);
+    if (this.detail) this.rowHeight = Math.max(this.rowHeight, 30);  // room for the lanes
     const h = this.rowHeight;
     this.mainHeight = this.detail ? Math.round(h * 0.6) : h;
     this.laneHeight = this.detail ? (h - this.mainHeight - 1) / this.lanes.length : 0;
@@ -395,8 +402,8 @@ class Timeline extends RankChart {
     const lane = this.lanes.indexOf(task.stream);
     context.fillRect(x, y + this.mainHeight + 1 + lane * this.laneHeight, width,
       Math.max(1, this.laneHeight - 1));
-    if (this.laneHeight >= 12) {
-      this.write(context, this.step.labels[task.label], x, width,
+    if (this.laneHeight >= 11) {
+      this.write(context, this.name(task.label), x, width,
         y + this.mainHeight + 1 + (lane + 0.5) * this.laneHeight, task.paint);
     }
   }
@@ -418,18 +425,25 @@ class Timeline extends RankChart {
     // The same micro-batch everywhere, and this bar.
     const scale = this.view.scaleX;
     const [from, to] = scale.domain();
-    const micro = new Set(hovered.bar.passes.map((pass) => pass[2]));
+    const micro = new Set(hovered.bar.passes.map((pass) => this.microBatch(pass)));
     context.strokeStyle = page.colour.ink;
     this.ranks.forEach((rank, row) => {
       for (let i = this.first(rank.bars, from); i < rank.bars.length; ++i) {
         const bar = rank.bars[i];
         if (bar.start > to) break;
-        if (!bar.passes || !bar.passes.some((pass) => micro.has(pass[2]))) continue;
+        if (!bar.passes || !bar.passes.some((pass) => micro.has(this.microBatch(pass)))) {
+          continue;
+        }
         const x = scale(bar.start), width = scale(bar.end) - x;
         context.lineWidth = bar === hovered.bar ? 2 : 1;
         context.strokeRect(x, this.top(row) - 0.5, Math.max(1, width - 1), this.mainHeight + 1);
       }
     });
+  }
+
+  // Each direction of a pipeline counts its own from 0.
+  microBatch([, stage, micro]) {
+    return `${Math.floor(stage / this.step.stages_per_direction)}.${micro}`;
   }
 
   hover(e) {
@@ -466,8 +480,9 @@ class Timeline extends RankChart {
       ["stream", page.data.streams[task.stream]]];
     if (task.micro >= 0) rows.push(["micro-batch", task.micro]);
     if (task.count > 1) rows.push(["merged", d3.format(",")(task.count) + " tasks"]);
-    return {title: this.step.labels[task.label], place: `rank ${row}${within}`, rows};
+    return {title: this.name(task.label), place: `rank ${row}${within}`, rows};
   }
+  name(label) { return label < 0 ? "several tasks" : this.step.labels[label]; }
   passText(bar) {
     const one = ([kind, , micro]) => `${kPassNames[kind]} of micro-batch ${micro}`;
     return bar.passes.length === 1 ? one(bar.passes[0])
@@ -501,7 +516,7 @@ class Timeline extends RankChart {
       rows.splice(2, 0, ["waited", page.seconds(before.end - before.start)],
         ["for", this.waitText(before)]);
     } else {
-      rows.splice(2, 0, ["waited", "not at all: the rank was busy"]);
+      rows.splice(2, 0, ["waited", "no, the rank was busy"]);
     }
     const stages = bar.passes.map((pass) => pass[1]);
     const chunks = bar.passes.map((pass) => rank.stages.indexOf(pass[1]));
