@@ -58,7 +58,7 @@ void AddBar(const PictureBar& bar, Json& flat) {
 Json TasksJson(const std::vector<PictureTask>& tasks, bool beside) {
   Json flat = Json::array();
   for (const PictureTask& task : tasks) {
-    flat.push_back(static_cast<int>(task.stream));
+    flat.push_back(task.waiting ? kStreams : static_cast<int>(task.stream));
     flat.push_back(task.label == kSeveralLabels ? std::int64_t{-1} : task.label);
     flat.push_back(static_cast<int>(task.paint));
     flat.push_back(task.start);
@@ -142,6 +142,7 @@ Json PaintNames() {
 Json StreamNames() {
   Json names = Json::array();
   for (int i = 0; i < kStreams; ++i) names.push_back(Name(static_cast<Stream>(i)));
+  names.push_back("waiting");
   return names;
 }
 

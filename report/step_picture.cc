@@ -67,7 +67,8 @@ bool Alike(const PassShape& a, const PassShape& b) {
   return std::equal(a.tasks.begin(), a.tasks.end(), b.tasks.begin(),
                     [](const PictureTask& x, const PictureTask& y) {
                       return x.label == y.label && x.stream == y.stream && x.paint == y.paint &&
-                             std::abs(x.start - y.start) <= 1 && std::abs(x.length - y.length) <= 1;
+                             x.waiting == y.waiting && std::abs(x.start - y.start) <= 1 &&
+                             std::abs(x.length - y.length) <= 1;
                     });
 }
 
@@ -148,6 +149,7 @@ class Painter {
       if (open != kNoPass) AddPass(rank, open, begin, now, times, of_rank);
       open = kNoPass;
       times = {};
+      waits_.clear();
     };
     for (std::size_t i = 0; i < program.size(); ++i) {
       const TaskId id = program[i];
@@ -159,6 +161,11 @@ class Painter {
         of_rank.times[std::size_t(wait.paint)] += wait.length;
         if (inside) {
           times[std::size_t(wait.paint)] += wait.length;
+          waits_.push_back({.label = wait.label,
+                            .paint = wait.paint,
+                            .start = now - begin,
+                            .length = wait.length,
+                            .waiting = true});
         } else {
           of_rank.bars.push_back(wait);
         }
@@ -246,6 +253,7 @@ class Painter {
                              .start = start - begin,
                              .length = End(it->second) - start});
     }
+    if (!shape.tasks.empty()) shape.tasks.insert(shape.tasks.end(), waits_.begin(), waits_.end());
     bar.shape = ShapeIndex(std::move(shape));
     if (picture_.shapes[bar.shape].tasks.empty()) ++picture_.without_tasks;
     ++picture_.passes;
@@ -262,6 +270,7 @@ class Painter {
         mix(task.label);
         mix(std::uint64_t(task.stream));
         mix(std::uint64_t(task.paint));
+        mix(std::uint64_t(task.waiting));
       }
       std::vector<std::uint32_t>& same = shapes_of_[hash];
       for (std::size_t i = 0; i < std::min(same.size(), kMostCompared); ++i) {
@@ -470,6 +479,7 @@ class Painter {
   const std::vector<std::uint32_t> pass_of_;
   StepPicture picture_;
   std::vector<std::pair<std::uint32_t, TaskId>> tasks_;  // pass, task
+  std::vector<PictureTask> waits_;                       // within the pass that is being drawn
   std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> shapes_of_;
   std::size_t shape_tasks_ = 0;
 };

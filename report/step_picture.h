@@ -53,6 +53,7 @@ struct PictureTask {
   std::int64_t start = 0, length = 0;  // of a pass: from the pass's start
   std::int32_t stage = 0, micro_batch = -1;
   std::int64_t count = 1;  // above 1: that many, merged
+  bool waiting = false;    // the compute stream stands still for the task of that label
 };
 
 struct PassShape {

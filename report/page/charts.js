@@ -122,9 +122,7 @@ function breakdownChart(section, view, step) {
     svg.selectAll("g.axis").data([0]).join("g").attr("class", "axis")
       .attr("transform", `translate(${left},${total + 2})`)
       .call(d3.axisBottom(shown).ticks(ticks).tickSizeOuter(0)
-        .tickFormat((value) => shown.tickFormat(ticks, ",f")(value) + " " + unit))
-      .selectAll(".tick text")
-      .attr("text-anchor", (value) => shown(value) > width - 24 ? "end" : "middle");
+        .tickFormat((value) => shown.tickFormat(ticks, ",f")(value) + " " + unit));
   });
 }
 

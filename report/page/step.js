@@ -51,6 +51,7 @@ function stepPage() {
   view.buttons(schedule.head, true);
   page.legend(schedule, paintsIn([step]));
   const timeline = new Timeline(schedule, view, step, {height: 560, most: 56, least: 13});
+  view.note = page.element(schedule, "p", "note");
   timeline.figure = (rank) => [page.percent((rank.times[9] + rank.times[11]) / step.length), false];
   timeline.figureName = "bubble, idle";
   for (const note of step.notes) page.element(schedule, "p", "note", note);
@@ -157,6 +158,7 @@ function comparisonPage() {
       const draw = timeline.draw.bind(timeline);
       timeline.draw = () => { draw(); peaks.draw(); };
     }
+    view.note = page.element(section, "p", "note");
     page.element(section, "p", "note", "Peak memory is against the capacity (red line), all plans " +
       "on one scale.");
     for (const note of new Set([...page.data.notes, ...rows.map((row) => row.step.notes).flat()])) {

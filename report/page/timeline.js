@@ -59,6 +59,11 @@ class TimeView {
     this.asked = requestAnimationFrame(() => {
       this.asked = 0;
       for (const chart of this.charts) chart.draw();
+      if (this.note) {
+        this.note.textContent = this.charts.some((chart) => chart.crowded)
+          ? "Passes are too many to be drawn one by one at this width: each column shows how its " +
+            "time divides. Zoom in for the passes." : "";
+      }
       const [from, to] = this.scaleX.domain();
       Object.assign(document.body.dataset, {from: Math.round(from), to: Math.round(to)});
     });
@@ -103,10 +108,8 @@ class TimeView {
       .attr("transform", `translate(${this.left},24)`);
     group.call(d3.axisTop(shown).ticks(count).tickSizeOuter(0).tickFormat((value) =>
       // The origin is written where the first label would be.
-      relative && shown(value) < 60 ? "" : (relative ? "+" : "") + format(value) + " " + unit));
-    // The last label is not cut off at the edge.
-    group.selectAll(".tick text").attr("text-anchor", (value) =>
-      shown(value) > this.width - 24 ? "end" : "middle");
+      // and nothing runs into the figures at the right.
+      (relative && shown(value) < 60) || shown(value) > this.width - 22 ? "" : (relative ? "+" : "") + format(value) + " " + unit));
     svg.selectAll("text.origin").data(relative ? [from] : []).join("text")
       .attr("class", "origin").attr("x", 0).attr("y", 15)
       .text((t) => "from " + d3.format(".4f")(t / 1e9) + " s");
@@ -204,6 +207,7 @@ class RankChart {
   }
 }
 
+const kWaiting = 7;  // in place of a stream: computation stands still
 const kPair = 4, kWait = 5, kTask = 6, kIdle = 7, kMerged = 8;
 // How the time of a pass is drawn where its tasks are not: work first, what it waited for last.
 const kOrder = [4, 0, 1, 2, 3, 10, 8, 7, 6, 5, 9, 11];
@@ -273,9 +277,10 @@ class Timeline extends RankChart {
     for (const shape of this.shapes) for (const task of shape.tasks) streams.add(task.stream);
     for (const rank of ranks) for (const task of rank.beside) streams.add(task.stream);
     streams.delete(0);
+    streams.delete(kWaiting);
     this.lanes = [...streams].sort((a, b) => a - b);
     const passes = ranks.map((rank) => rank.bars.filter((bar) => bar.passes));
-    this.typical = d3.median(passes.flat().map((bar) => bar.end - bar.start)) || step.length;
+    this.typical = d3.median(passes.flat().map((bar) => bar.end - bar.start)) || 0;
     this.box.dataset.passes = d3.sum(passes, (of) => of.length);
     this.box.dataset.bars = d3.sum(ranks, (rank) => rank.bars.length);
     this.gap = options.most > 20 ? 4 : 2;
@@ -297,17 +302,31 @@ class Timeline extends RankChart {
     const context = this.begin();
     this.clip(context);
     const [from, to] = scale.domain();
+    // Where most passes would be a few pixels wide, columns say more than stripes.
+    this.crowded = this.typical * perNs < 6;
+    const [narrow, wide] = this.crowded ? [12, 10] : [1, 1];
     this.ranks.forEach((rank, row) => {
       const y = this.top(row);
       const bars = rank.bars;
-      let drawn = -1;  // up to which half pixel there is a bar already
+      let column = null;  // of bars too narrow to be told apart
+      const flush = (end) => {
+        const left = column && Math.round(column.x);
+        if (column) this.drawStack(context, column.times, left, Math.round(end), y);
+        column = null;
+      };
       for (let i = this.first(bars, from); i < bars.length && bars[i].start < to; ++i) {
         const bar = bars[i];
         const x = scale(bar.start), end = scale(bar.end);
-        if (end - drawn < 0.5) continue;
-        drawn = end;
+        if (end - x < narrow) {
+          column = column || {x, times: new Float64Array(12)};
+          for (const [paint, time] of this.timesOf(bar)) column.times[paint] += time;
+          if (end - column.x >= wide) flush(end);
+          continue;
+        }
+        flush(x);
         this.drawBar(context, bar, Math.max(x, -2), Math.min(end, view.width + 2), y, x, end);
       }
+      flush(scale(Math.min(to, this.step.length)));
       if (this.detail) {
         for (let i = this.first(rank.beside, from); i < rank.beside.length; ++i) {
           const task = rank.beside[i];
@@ -321,6 +340,22 @@ class Timeline extends RankChart {
   }
   first(bars, from) { return d3.bisector((bar) => bar.end).right(bars, from); }
 
+  timesOf(bar) {
+    return bar.shape === undefined ? [[bar.paint, bar.end - bar.start]]
+      : this.shapes[bar.shape].times;
+  }
+  // How the time of what lies between two places divides, from top to bottom.
+  drawStack(context, times, x, end, y) {
+    const total = d3.sum(times) || 1;
+    let at = y;
+    for (const paint of kOrder) {
+      const next = at + this.mainHeight * times[paint] / total;
+      context.fillStyle = page.paint[paint];
+      context.fillRect(x, at, end - x, next - at);
+      at = next;
+    }
+  }
+
   // [x, end] is what is visible of the bar's [whole, wholeEnd].
   drawBar(context, bar, x, end, y, whole, wholeEnd) {
     const width = end - x, h = this.mainHeight;
@@ -333,6 +368,12 @@ class Timeline extends RankChart {
       return;
     }
     const shape = this.shapes[bar.shape];
+    if (bar.code === kMerged) {
+      const times = new Float64Array(12);
+      for (const [paint, time] of shape.times) times[paint] = time;
+      this.drawStack(context, times, x, end, y);
+      return;
+    }
     const gap = bar.passes && wholeEnd - whole > 5 ? 1 : 0;  // tells passes from each other
     if (this.detail && shape.tasks.length > 0 && wholeEnd - whole >= 24) {
       this.drawTasks(context, bar, shape, y);
@@ -362,8 +403,6 @@ class Timeline extends RankChart {
     context.fillText(text, x + 3, y + 0.5);
   }
 
-  // Communication is drawn first and computation over it: what stays visible of the former is
-  // what is not hidden.
   drawTasks(context, bar, shape, y) {
     const scale = this.view.scaleX;
     const [from, to] = scale.domain();
@@ -375,12 +414,7 @@ class Timeline extends RankChart {
     context.globalAlpha = 0.25;
     context.fillRect(x, y, end - x, this.mainHeight);
     context.globalAlpha = 1;
-    for (const task of visible) {
-      if (task.stream !== 0) this.drawTask(context, task, bar.start, y, scale, true);
-    }
-    for (const task of visible) {
-      if (task.stream === 0) this.drawTask(context, task, bar.start, y, scale);
-    }
+    for (const task of visible) this.drawTask(context, task, bar.start, y, scale);
     const name = bar.passes.map((pass) => pass[2]).join("·");
     context.font = context.font.replace(/^(bold )?/, "bold ");
     this.write(context, name, Math.max(0, x), end - Math.max(0, x), y + this.mainHeight / 2,
@@ -389,16 +423,15 @@ class Timeline extends RankChart {
     context.fillStyle = page.colour.card;
     context.fillRect(scale(bar.end) - 1, y, 1, this.mainHeight);
   }
-  drawTask(context, task, offset, y, scale, inMain) {
+  drawTask(context, task, offset, y, scale) {
     const x = Math.max(scale(offset + task.start), -1);
     const end = Math.min(scale(offset + task.end), this.view.width + 1);
     const width = Math.max(end - x, 0.4);
     context.fillStyle = page.paint[task.paint];
-    if (task.stream === 0) {
+    if (task.stream === 0 || task.stream === kWaiting) {
       context.fillRect(x, y, width > 3 ? width - 0.5 : width, this.mainHeight);
       return;
     }
-    if (inMain) context.fillRect(x, y, width, this.mainHeight);
     const lane = this.lanes.indexOf(task.stream);
     context.fillRect(x, y + this.mainHeight + 1 + lane * this.laneHeight, width,
       Math.max(1, this.laneHeight - 1));
@@ -467,8 +500,8 @@ class Timeline extends RankChart {
       : this.lanes[Math.min(this.lanes.length - 1, Math.floor(inRow / this.laneHeight))];
     const inPass = bar.passes ? this.shapes[bar.shape].tasks : [];
     let offset = bar.start;
-    let task = inPass.find((t) => t.stream === stream && offset + t.start <= time &&
-      time < offset + t.end);
+    let task = inPass.find((t) => (t.stream || kWaiting) === (stream || kWaiting) &&
+      offset + t.start <= time && time < offset + t.end);
     if (!task) {
       offset = 0;
       task = rank.beside.find((t) => t.stream === stream && t.start <= time && time < t.end);
@@ -480,7 +513,8 @@ class Timeline extends RankChart {
       ["stream", page.data.streams[task.stream]]];
     if (task.micro >= 0) rows.push(["micro-batch", task.micro]);
     if (task.count > 1) rows.push(["merged", d3.format(",")(task.count) + " tasks"]);
-    return {title: this.name(task.label), place: `rank ${row}${within}`, rows};
+    const title = (task.stream === kWaiting ? "waits for " : "") + this.name(task.label);
+    return {title, place: `rank ${row}${within}`, rows};
   }
   name(label) { return label < 0 ? "several tasks" : this.step.labels[label]; }
   passText(bar) {
