@@ -149,25 +149,27 @@ std::vector<std::pair<std::string, std::string>> QuestionRows(const Job& job) {
   }
   const double tokens = double(t.global_batch_size) * double(t.seq_length);
   std::vector<std::pair<std::string, std::string>> rows;
-  rows.emplace_back("Model", fmt::format("{}, {}, {}", m.name, size, Counted(m.num_layers, "layer")));
-  rows.emplace_back(
-      "Cluster", fmt::format("{} of {}, {} ({}, {})", Counted(c.nodes, "node"), c.name,
-                              Counted(c.gpus(), "GPU"), c.gpu.name, GiB(c.gpu.hbm_capacity)));
+  rows.emplace_back("Model",
+                    fmt::format("{}, {}, {}", m.name, size, Counted(m.num_layers, "layer")));
+  rows.emplace_back("Cluster",
+                    fmt::format("{} of {}, {} ({}, {})", Counted(c.nodes, "node"), c.name,
+                                Counted(c.gpus(), "GPU"), c.gpu.name, GiB(c.gpu.hbm_capacity)));
   rows.emplace_back("Step", fmt::format("{} of {} tokens, {} tokens in all",
-                                 Counted(t.global_batch_size, "sequence"),
-                                 FormatInteger(t.seq_length), FormatCount(tokens)));
-  rows.emplace_back(
-      "Training", fmt::format("{}, {}", NameIn(PrecisionNames(), t.precision), ChoicesText(t)));
+                                        Counted(t.global_batch_size, "sequence"),
+                                        FormatInteger(t.seq_length), FormatCount(tokens)));
+  rows.emplace_back("Training",
+                    fmt::format("{}, {}", NameIn(PrecisionNames(), t.precision), ChoicesText(t)));
   if (const FlopsPerSecond peak = c.gpu.peak(t.precision); peak > FlopsPerSecond(0)) {
-    rows.emplace_back("MFU counts",
-               fmt::format("{} attention, against {} dense",
-                           t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
-                           FormatFlopRate(peak)));
+    rows.emplace_back(
+        "MFU counts",
+        fmt::format("{} attention, against {} dense",
+                    t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
+                    FormatFlopRate(peak)));
   }
   if (!c.gpu.measured()) {
     rows.emplace_back(
         "Efficiency",
-         fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name));
+        fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name));
   }
   return rows;
 }

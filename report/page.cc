@@ -26,8 +26,8 @@ void WriteScript(std::string_view script, FileWriter& out) {
 bool HasPageLibrary() { return !PageLibrary().empty(); }
 
 std::string_view NoPageLibrary() {
-  return "this program was built without D3, which draws pages; install it (Debian: node-d3) and "
-         "build again";
+  return "this program was built without D3, which draws pages; install it (Debian: node-d3), "
+         "configure and build again";
 }
 
 std::string HtmlText(std::string_view text) {

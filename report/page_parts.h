@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The texts that pages are put together from, as they stood when the program was built:
-// cmake/embed.cmake makes functions of the files in report/page/ and of the installed D3.
+// report/page/embed.cmake makes functions of the files in report/page/ and of the installed D3.
 #pragma once
 
 #include <string_view>

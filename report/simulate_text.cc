@@ -303,7 +303,8 @@ std::string JobComparisonText(const Comparison& comparison, const Style& style) 
   for (const ComparedPlan& row : comparison.rows) {
     plans.Row({row.name, BriefName(row.plan)});
   }
-  return text + AsText(JobTable(comparison)).Text(style) + '\n' + plans.Text(style) + Reasons(comparison, style);
+  return text + AsText(JobTable(comparison)).Text(style) + '\n' + plans.Text(style) +
+         Reasons(comparison, style);
 }
 
 }  // namespace millwright

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
 
@@ -315,6 +317,117 @@ TEST_F(SimulateFiles, NamesAreEscapedInTheTrace) {
       "--pp 4 --trace step.json");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(Json::parse(Read("step.json"))["otherData"]["cluster"], "\"a\\b</script>");
+}
+
+// What a page's scripts find as its data.
+Json PageData(const std::string& page) {
+  const std::string begin = "id=\"data\">", end = "</script>";
+  const std::size_t from = page.find(begin) + begin.size();
+  return Json::parse(page.substr(from, page.find(end, from) - from));
+}
+
+TEST_F(SimulateFiles, Page) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe", "interleaved:2"}) {
+    const Outcome outcome = RunCommand("simulate --json --html step.html --schedule " +
+                                       std::string(schedule) + kPipeline);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, StartsWith("millwright: wrote step.html, "));
+    EXPECT_EQ(Files(), 1);
+    const Json answer = Json::parse(outcome.out);
+    const std::string page = Read("step.html");
+    const Json data = PageData(page);
+    EXPECT_EQ(data["kind"], "step");
+    EXPECT_EQ(data["heading"], "llama-3.1-8b");
+    EXPECT_EQ(data["schedule"], schedule);
+    EXPECT_EQ(data["fits"], answer["fits"]);
+    EXPECT_EQ(data["capacity"], answer["capacity_bytes"]);
+    // As in the trace: 4 ranks x 16 micro-batches x (F, BW); 2 chunks; F, B and W of 2 chunks.
+    const std::map<std::string, int> expected{{"1f1b", 128}, {"interleaved:2", 256}, {"zb-v", 384}};
+    if (expected.contains(schedule)) {
+      EXPECT_EQ(data["step"]["passes"], expected.at(schedule));
+    }
+    EXPECT_NEAR(data["step"]["length"].get<double>() / 1e9, answer["step_time_s"].get<double>(),
+                1e-9);
+    ASSERT_EQ(data["step"]["ranks"].size(), 4U);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(data["step"]["ranks"][rank]["peak"], answer["ranks"][rank]["peak_bytes"]);
+    }
+    EXPECT_TRUE(data["links"].empty());
+    EXPECT_TRUE(data["steps"].empty());
+    // Same question, same bytes.
+    RunCommand("simulate --html again.html --schedule " + std::string(schedule) + kPipeline);
+    EXPECT_TRUE(Read("again.html") == page);
+    std::filesystem::remove("again.html");
+  }
+}
+
+TEST_F(SimulateFiles, PageOfOneRank) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  ASSERT_EQ(RunCommand("simulate --html step.html" + std::string(kQuestion)).code, 0);
+  const Json data = PageData(Read("step.html"));
+  ASSERT_EQ(data["step"]["ranks"].size(), 1U);
+  // 16 sequences over a data-parallel degree of 4, forward and backward.
+  EXPECT_EQ(data["step"]["passes"], 8);
+}
+
+TEST_F(SimulateFiles, PageAndTraceTogether) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const Outcome outcome =
+      RunCommand("simulate --trace step.json --html step.html" + std::string(kPipeline));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, testing::MatchesRegex("millwright: wrote step.json, .*\n"
+                                                 "millwright: wrote step.html, .*\n"));
+  EXPECT_EQ(Files(), 2);
+  EXPECT_EQ(Of("simulate --trace a --html a" + std::string(kPipeline)),
+            "millwright: --html: is the file of --trace\n");
+}
+
+TEST_F(SimulateFiles, PageThatCannotBeWritten) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const std::string line = "simulate" + std::string(kPipeline);
+  EXPECT_EQ(Of(line + " --html missing/step.html"),
+            "millwright: missing/step.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Of(line + " --html ."), "millwright: .: cannot be written: Is a directory\n");
+  // Neither of two is written where one cannot be.
+  EXPECT_EQ(Of(line + " --trace step.json --html missing/step.html"),
+            "millwright: missing/step.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Files(), 0);
+  Write("step.html", "before");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 3 "
+      "--html step.html");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "millwright: no step, so step.html is not written\n");
+  EXPECT_EQ(Read("step.html"), "before");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(SimulateFiles, PageNeedsTheLibrary) {
+  const std::string line = "simulate --html step.html" + std::string(kPipeline);
+  if (HasPageLibrary()) {
+    EXPECT_EQ(RunCommand(line).code, 0);
+    EXPECT_EQ(Files(), 1);
+    return;
+  }
+  EXPECT_EQ(Of(line),
+            "millwright: --html: this program was built without D3, which draws pages; install it "
+            "(Debian: node-d3), configure and build again\n");
+  EXPECT_EQ(Files(), 0);
+}
+
+TEST_F(SimulateFiles, NamesStayTextInThePage) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const std::string name = "</script><script>alert(1)</script><!-- \"x\" 'y' & \\";
+  Write("cluster.json", R"({"inherit": "dgx-h100", "name": )" + Json(name).dump() + "}");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster cluster.json --global-batch 16 --seq 8192 --tp 2 "
+      "--pp 4 --html step.html");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const std::string page = Read("step.html");
+  EXPECT_EQ(PageData(page)["cluster"], name);
+  EXPECT_EQ(page.find("<script>alert"), page.npos);
+  EXPECT_EQ(page.find("</script><!--"), page.npos);
 }
 
 TEST_F(SimulateFiles, ScheduleFileThatDeadlocks) {

@@ -3,7 +3,7 @@
 # cmake -DOUT=FILE.cc -DNAMES=A;B -DFILES=a.js;b.css -P embed.cmake: a source file in which the
 # function A returns the text of a.js, and so on.  "-" stands for no file, and an empty text.
 cmake_policy(VERSION 3.25)
-set(source "// Written by cmake/embed.cmake.\n#include \"report/page_parts.h\"\n\n")
+set(source "// Written by report/page/embed.cmake.\n#include \"report/page_parts.h\"\n\n")
 string(APPEND source "namespace millwright {\n\n")
 foreach(name file IN ZIP_LISTS NAMES FILES)
   set(text "")
