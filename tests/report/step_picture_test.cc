@@ -32,7 +32,7 @@ void ForEverySchedule(const std::function<void(const SimulatedStep&)>& check) {
   const Cluster cluster(LoadCluster("dgx-h100"));
   for (const int zero : {1, 2, 3}) {
     const int data = zero == 1 ? 1 : 2, tensor = 2 / data;
-    const TrainingConfig training{.global_batch_size = 16 * data, .seq_length = 4096};
+    const TrainingConfig training{.global_batch_size = std::int64_t{16} * data, .seq_length = 4096};
     const Estimator estimator(model, training, cluster);
     const ParallelConfig plan{.tensor = tensor,
                               .sequence_parallel = tensor > 1,
