@@ -347,6 +347,22 @@ TEST(Network, SlowLinksKeepTheEfficiencyOfSoundOnes) {
   }
 }
 
+// A caller's own price grows as the model's does: an all-gather over one rail is all NIC, and twice
+// as long at half speed, whatever it was said to take.
+TEST(Network, ASlowLinkStretchesACallersPrice) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  FairShareNetwork network(cluster, kIdeal);
+  network.Slow(LinkOf(cluster, "node1/nic0", "leaf0.0"), 0.5);
+  for (const int rail : {0, 1}) {
+    const CollectiveCall call{.group = network.AddGroup(Strided(rail, 8, 2)),
+                              .kind = Kind::kAllGather,
+                              .payload = 2_GB,
+                              .price = 30_ms};  // 20 ms by the model
+    EXPECT_NEAR(network.Alone(call).value, rail == 0 ? 0.060 : 0.030, 1e-12);
+    EXPECT_NEAR(network.StretchAlone(call), rail == 0 ? 2 : 1, 1e-12);
+  }
+}
+
 // Every transfer a flow of its own: a ring by one NIC per node, at half speed, again takes twice as
 // long.
 TEST(Network, ASlowLinkSlowsARingOfTransfersToo) {
