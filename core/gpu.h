@@ -30,7 +30,7 @@ struct GpuSpec {
   BytesPerSecond hbm_bandwidth;
   Bytes hbm_capacity;  // what the driver reports, not the name on the box
   int sm_count = 0;
-  double sustained_clock = 1;  // under load, over that of its family's full-power part
+  double sustained_clock = 1;              // under load, over that of its family's full-power part
   std::string calibration{kUncalibrated};  // whose efficiency curves it takes
   std::string source;
   bool operator==(const GpuSpec&) const = default;

@@ -13,10 +13,8 @@ constexpr EnumName<MoeDispatcher> kMoeDispatcherNames[] = {
     {MoeDispatcher::kDeepEp, "deepep"},
 };
 constexpr EnumName<Framework> kFrameworkNames[] = {
-    {Framework::kMegatron, "megatron"},
-    {Framework::kMegatron2021, "megatron-2021"},
-    {Framework::kFsdp, "fsdp"},
-    {Framework::kFsdpCompiled, "fsdp-compiled"},
+    {Framework::kMegatron, "megatron"},   {Framework::kMegatron2021, "megatron-2021"},
+    {Framework::kFsdp, "fsdp"},           {Framework::kFsdpCompiled, "fsdp-compiled"},
     {Framework::kInternEvo, "internevo"},
 };
 constexpr EnumName<CudaGraph> kCudaGraphNames[] = {

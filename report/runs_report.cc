@@ -15,9 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string SignedPercent(double share) {
-  return Signed(Percent(std::abs(share)), share < 0);
-}
+std::string SignedPercent(double share) { return Signed(Percent(std::abs(share)), share < 0); }
 
 void AddSummary(TextTable& table, const std::string& name, const ErrorSummary& e) {
   table.Row({name, std::to_string(e.n), Percent(e.median_ape), Percent(e.p90_ape),
@@ -99,8 +97,8 @@ std::string RunsText(const RunsReport& report, const Style& style) {
     sweeps.Column("Spearman");
     sweeps.Column("first is slower than best by");
     for (const Sweep& s : report.sweeps) {
-      sweeps.Row({s.name, std::to_string(s.n), fmt::format("{:.2f}", s.spearman),
-                  Percent(s.first_loss)});
+      sweeps.Row(
+          {s.name, std::to_string(s.n), fmt::format("{:.2f}", s.spearman), Percent(s.first_loss)});
     }
     text += sweeps.Text(style) + "\n";
   }
@@ -149,10 +147,10 @@ std::string RunsJson(const RunsReport& report) {
   json["groups"] = ToJson(report.groups);
   json["classes"] = ToJson(report.classes);
   json["memory"] = ToJson(report.memory);
-  json["out_of_memory"] = {{"runs", report.out_of_memory},
-                           {"predicted", report.out_of_memory_predicted},
-                           {"ran_but_predicted_not_to_fit",
-                            report.ran_but_predicted_not_to_fit.size()}};
+  json["out_of_memory"] = {
+      {"runs", report.out_of_memory},
+      {"predicted", report.out_of_memory_predicted},
+      {"ran_but_predicted_not_to_fit", report.ran_but_predicted_not_to_fit.size()}};
   json["sweeps"] = Json::array();
   for (const Sweep& s : report.sweeps) {
     json["sweeps"].push_back({{"name", s.name},

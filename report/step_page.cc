@@ -196,8 +196,7 @@ PictureLimits LimitsOfRow(std::size_t rows) {
       .bars = std::max(kFewest, kBars / std::max<std::size_t>(1, rows)), .tasks = 0, .moments = 0};
 }
 
-void WriteStepPage(const Job& job, const Simulation& s, const StepPageSections& sections,
-                   FileWriter& out) {
+void WriteStepPage(const Job& job, const Simulation& s, FileWriter& out) {
   Json data = {{"kind", "step"},
                {"heading", job.model.name},
                {"cluster", job.cluster.name},
@@ -212,12 +211,18 @@ void WriteStepPage(const Job& job, const Simulation& s, const StepPageSections& 
                {"capacity", s.estimate.capacity.value}};
   data["step"] = PictureJson(PictureOf(s.step, {}), true);
   data["links"] = Json::array();
-  for (const LinkLoad& link : sections.links) {
-    data["links"].push_back(
-        {{"name", link.name}, {"utilisation", link.utilisation}, {"bytes", link.bytes.value}});
-  }
   data["steps"] = Json::array();
-  for (const Seconds step : sections.steps) data["steps"].push_back(step.value);
+  if (s.full) {
+    // Only with every rank in the step does one know; of each kind of link, its busiest.
+    for (const LinkUseReport& kind : s.full->link_kinds) {
+      data["links"].push_back({{"name", fmt::format("{}, {}", kind.name, kind.links)},
+                               {"utilisation", kind.utilisation},
+                               {"bytes", kind.bytes.value}});
+    }
+    if (s.full->steps.size() > 1) {
+      for (const Seconds step : s.full->steps) data["steps"].push_back(step.value);
+    }
+  }
   WritePage(PageOf(fmt::format("{}: simulated step", job.model.name), data), out);
 }
 

@@ -39,7 +39,8 @@ class RunObject {
       mistakes_.Add("", "");
       return;
     }
-    mistakes_.Add(PointerTo(pointer_, key), fmt::format("expected {}, got {}", accepted, Quote(got)));
+    mistakes_.Add(PointerTo(pointer_, key),
+                  fmt::format("expected {}, got {}", accepted, Quote(got)));
   }
 
   // Null where the key is absent or null.
@@ -298,9 +299,9 @@ class RunsReader {
     if (word.empty() || std::ranges::find(words, word) != words.end()) {
       out = word;
     } else if (warned_.size() < kMostWarnings) {
-      warned_.insert(fmt::format("{}: at {}: taken as not said: {} is none of {}", file_,
-                                 PointerTo(o.pointer(), key),
-                                 JsonText(Printable(word, kMostNameShown)), fmt::join(words, ", ")));
+      warned_.insert(fmt::format(
+          "{}: at {}: taken as not said: {} is none of {}", file_, PointerTo(o.pointer(), key),
+          JsonText(Printable(word, kMostNameShown)), fmt::join(words, ", ")));
     }
   }
 

@@ -3,10 +3,11 @@
 // Which training steps were measured, and what is said of them?
 //
 // A runs file is a JSON array with one object a run: id, model, gpu, num_gpus, the parallel
-// degrees, mbs, gbs and measured.step_s, and more where it is known (README).  A key that is absent or null is not known: it takes its default or, where there is
-// none, leaves the run out with that reason.  A key of the wrong type or out of range is a
-// mistake; all mistakes of a file come in one pass.  Keys that are not read are left alone, but
-// for those that look like a slip of the pen for one that is, which are warned of.
+// degrees, mbs, gbs and measured.step_s, and more where it is known (README).  A key that is absent
+// or null is not known: it takes its default or, where there is none, leaves the run out with that
+// reason.  A key of the wrong type or out of range is a mistake; all mistakes of a file come in one
+// pass.  Keys that are not read are left alone, but for those that look like a slip of the pen for
+// one that is, which are warned of.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ struct RunModel {
   std::string name;
   std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_dim, ffn, vocab, seq;
   std::optional<bool> gated, tied_embeddings;
-  std::string attn;             // mha, gqa or mla
-  std::string hybrid;           // pattern of layers that are not all transformer layers
-  bool mamba = false;           // state-space layers are described
+  std::string attn;    // mha, gqa or mla
+  std::string hybrid;  // pattern of layers that are not all transformer layers
+  bool mamba = false;  // state-space layers are described
   std::optional<std::int64_t> sliding_window;  // keys, in every layer
   std::string window_pattern;                  // or in words: "128 on every other layer, ..."
   std::optional<std::int64_t> mtp_layers;

@@ -102,9 +102,8 @@ std::vector<NamedSummary> ByName(const RunsReport& report,
   }
   std::vector<NamedSummary> all;
   for (auto& [key, e] : errors) all.push_back({key, Summarise(std::move(e))});
-  std::ranges::stable_sort(all, [](const auto& a, const auto& b) {
-    return a.errors.n > b.errors.n;
-  });
+  std::ranges::stable_sort(all,
+                           [](const auto& a, const auto& b) { return a.errors.n > b.errors.n; });
   return all;
 }
 
@@ -214,7 +213,8 @@ void Summarise(RunsReport& report) {
   report.overall = Summarise(std::move(all));
   report.groups = ByName(report, [](const RunResult& r) { return r.run.group(); });
   report.classes = ByName(report, [](const RunResult& r) { return r.moe() ? "MoE" : "dense"; });
-  Append(report.classes, ByName(report, [](const RunResult& r) { return r.job.job.cluster.gpu.name; }));
+  Append(report.classes,
+         ByName(report, [](const RunResult& r) { return r.job.job.cluster.gpu.name; }));
   Append(report.classes, ByName(report, [](const RunResult& r) {
            for (const auto& name : PrecisionNames()) {
              if (name.value == r.job.job.training.precision) return std::string(name.name);

@@ -71,12 +71,12 @@ inline constexpr std::size_t kLeastSweep = 8;
 double Spearman(const std::vector<double>& a, const std::vector<double>& b);
 
 struct RunsReport {
-  std::vector<RunResult> results;          // in the file's order
+  std::vector<RunResult> results;  // in the file's order
   std::vector<UnsupportedRun> unsupported;
   ErrorSummary overall;
-  std::vector<NamedSummary> groups;  // by what precedes the dash of the id, largest first
+  std::vector<NamedSummary> groups;   // by what precedes the dash of the id, largest first
   std::vector<NamedSummary> classes;  // dense, MoE, precision, GPU
-  std::vector<NamedSummary> memory;  // by kind, and all
+  std::vector<NamedSummary> memory;   // by kind, and all
   std::vector<Sweep> sweeps;
   std::size_t out_of_memory = 0, out_of_memory_predicted = 0;  // runs that did not fit
   std::vector<std::size_t> ran_but_predicted_not_to_fit;       // indices of results

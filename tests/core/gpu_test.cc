@@ -31,7 +31,8 @@ TEST(Gpu, NamesAsUsersWriteThem) {
 TEST(Gpu, UnknownNameListsTheNearest) {
   EXPECT_EQ(ErrorOf([] { FindGpu("h1000"); }),
             "unknown GPU \"h1000\", did you mean \"H100-SXM\"?; known: A100-80GB, A100-40GB, "
-            "A100-PCIe-80GB, H100-SXM, H100-PCIe, H100-NVL, H800, H200, B200, B300, GB200, GB300, "
+            "A100-PCIe-80GB, H100-SXM, H100-PCIe, H100-NVL, H100-HBM2e-500W, H800, H200, B200, "
+            "B300, GB200, GB300, "
             "L40S, MI300X");
 }
 
@@ -117,7 +118,8 @@ TEST(Gpu, UnknownNameIsEscaped) {
 TEST(Gpu, UnknownParentIsAMistakeOfTheFile) {
   EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "H2000"})"); }),
             "gpu.json: at /inherit: unknown GPU \"H2000\", did you mean \"H200\"?; known: "
-            "A100-80GB, A100-40GB, A100-PCIe-80GB, H100-SXM, H100-PCIe, H100-NVL, H800, H200, "
+            "A100-80GB, A100-40GB, A100-PCIe-80GB, H100-SXM, H100-PCIe, H100-NVL, H100-HBM2e-500W, "
+            "H800, H200, "
             "B200, B300, GB200, GB300, L40S, MI300X");
 }
 
