@@ -41,6 +41,10 @@ std::string_view KindName(VertexKind kind) {
   return {};
 }
 
+std::string NameOfLink(const Cluster& cluster, const Link& link) {
+  return fmt::format("{} to {}", cluster.NameOf(link.from), cluster.NameOf(link.to));
+}
+
 void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, FullReport& report) {
   std::map<std::pair<VertexKind, VertexKind>, LinkUseReport> kinds;
   for (const LinkLoad& load : loads) {
@@ -53,8 +57,11 @@ void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, Ful
     }
     ++kind.links;
     kind.mean += load.utilisation;
-    kind.utilisation = std::max(kind.utilisation, load.utilisation);
     kind.bytes = std::max(kind.bytes, load.bytes);
+    if (load.utilisation > kind.utilisation) {
+      kind.utilisation = load.utilisation;
+      kind.busiest = NameOfLink(cluster, link);
+    }
   }
   for (auto& [ends, kind] : kinds) {
     kind.mean /= double(kind.links);
@@ -68,11 +75,11 @@ void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, Ful
   busiest.resize(std::min(busiest.size(), kMostLinks));
   for (const LinkLoad& load : busiest) {
     const Link& link = cluster.links()[std::size_t(load.link)];
-    report.links.push_back(
-        {.name = fmt::format("{} to {}", cluster.NameOf(link.from), cluster.NameOf(link.to)),
-         .bytes = load.bytes,
-         .utilisation = load.utilisation,
-         .mean = load.utilisation});
+    report.links.push_back({.name = NameOfLink(cluster, link),
+                            .busiest = {},
+                            .bytes = load.bytes,
+                            .utilisation = load.utilisation,
+                            .mean = load.utilisation});
   }
 }
 

@@ -22,8 +22,9 @@ struct FullAsked {
 
 // The busiest links, and every kind of link by what its ends are.
 struct LinkUseReport {
-  std::string name;  // "node3/nic5 -> leaf0.5"; of a kind: "nic -> leaf"
-  Bytes bytes;       // of a kind: of its busiest link
+  std::string name;     // "node3/nic5 to leaf0.5"; of a kind: "NIC to leaf"
+  std::string busiest;  // of a kind
+  Bytes bytes;          // of a kind: of its busiest link
   double utilisation = 0;
   double mean = 0;         // of a kind: over its links in use
   std::int64_t links = 1;  // in use

@@ -60,12 +60,8 @@ std::string LinkTable(const FullReport& r, const Style& style) {
   for (const char* title : {"in use", "mean", "busiest", "carries"}) table.Column(title);
   table.Column("which", Align::kLeft);
   for (const LinkUseReport& kind : r.link_kinds) {
-    std::string which;
-    for (const LinkUseReport& link : r.links) {
-      if (which.empty() && link.utilisation == kind.utilisation) which = link.name;
-    }
     table.Row({fmt::format("  {}", kind.name), FormatInteger(kind.links), Percent(kind.mean),
-               Percent(kind.utilisation), FormatBytes(kind.bytes), which});
+               Percent(kind.utilisation), FormatBytes(kind.bytes), kind.busiest});
   }
   return table.Text(style);
 }

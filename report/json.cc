@@ -273,7 +273,10 @@ Json ToJson(const FullReport& r) {
     Json json = Json::array();
     for (const LinkUseReport& use : uses) {
       Json one = {{"name", use.name}, {"bytes", use.bytes.value}, {"utilisation", use.utilisation}};
-      if (kinds) one.update({{"mean_utilisation", use.mean}, {"links", use.links}});
+      if (kinds) {
+        one.update(
+            {{"mean_utilisation", use.mean}, {"links", use.links}, {"busiest", use.busiest}});
+      }
       json.push_back(std::move(one));
     }
     return json;
