@@ -147,7 +147,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     SayWritten(*out, console);
   }
   if (page) {
-    WriteStepPage(job, simulation, {}, *page);
+    WriteStepPage(job, simulation, *page);
     page->Commit();
     SayWritten(*page, console);
   }

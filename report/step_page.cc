@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/unit_text.h"
 #include "report/estimate_text.h"
+#include "report/full_text.h"
 #include "report/page.h"
 #include "report/page_parts.h"
 #include "report/simulate_text.h"
@@ -182,6 +184,38 @@ Json TilesJson(const Simulation& s) {
                        s.fits() ? "free" : "over", GiB(s.estimate.capacity), s.step.fullest()))};
 }
 
+// What only a simulation with every rank knows.
+Json FullJson(const FullReport& report) {
+  Json contention = Json::array(), links = Json::array(), kinds = Json::array(),
+       steps = Json::array();
+  for (int i = 0; i < kCauses; ++i) {
+    const Contention& c = report.contention[std::size_t(i)];
+    if (c.collectives == 0) continue;
+    contention.push_back({Name(static_cast<Cause>(i)), FormatInteger(c.collectives),
+                          FormatInteger(c.delayed),
+                          c.delayed > 0 ? fmt::format("{:.2f} x", c.worst) : "-",
+                          c.delayed > 0 ? PerStep(c.delay) : "-"});
+  }
+  for (const auto& [uses, json] :
+       {std::pair(&report.link_kinds, &kinds), {&report.links, &links}}) {
+    for (const LinkUseReport& use : *uses) {
+      json->push_back({{"name", use.name},
+                       {"utilisation", use.utilisation},
+                       {"mean", use.mean},
+                       {"links", use.links},
+                       {"bytes", use.bytes.value}});
+    }
+  }
+  for (const Seconds step : report.steps) steps.push_back(step.value);
+  return {{"sentence", FullSentence(report)},
+          {"folded", report.folded.value},
+          {"shown", report.shown},
+          {"contention", std::move(contention)},
+          {"link_kinds", std::move(kinds)},
+          {"links", std::move(links)},
+          {"steps", std::move(steps)}};
+}
+
 Page PageOf(std::string title, const Json& data) {
   return {.title = std::move(title),
           .data = Dump(data),
@@ -196,8 +230,7 @@ PictureLimits LimitsOfRow(std::size_t rows) {
       .bars = std::max(kFewest, kBars / std::max<std::size_t>(1, rows)), .tasks = 0, .moments = 0};
 }
 
-void WriteStepPage(const Job& job, const Simulation& s, const StepPageSections& sections,
-                   FileWriter& out) {
+void WriteStepPage(const Job& job, const Simulation& s, FileWriter& out) {
   Json data = {{"kind", "step"},
                {"heading", job.model.name},
                {"cluster", job.cluster.name},
@@ -211,13 +244,7 @@ void WriteStepPage(const Job& job, const Simulation& s, const StepPageSections& 
                {"streams", StreamNames()},
                {"capacity", s.estimate.capacity.value}};
   data["step"] = PictureJson(PictureOf(s.step, {}), true);
-  data["links"] = Json::array();
-  for (const LinkLoad& link : sections.links) {
-    data["links"].push_back(
-        {{"name", link.name}, {"utilisation", link.utilisation}, {"bytes", link.bytes.value}});
-  }
-  data["steps"] = Json::array();
-  for (const Seconds step : sections.steps) data["steps"].push_back(step.value);
+  data["full"] = s.full ? FullJson(*s.full) : Json(nullptr);
   WritePage(PageOf(fmt::format("{}: simulated step", job.model.name), data), out);
 }
 
