@@ -28,7 +28,7 @@ stand_in() {
 
 new_tree() {
   rm -rf "$tree"
-  for folder in core topologies cost_models sim planner report cli; do
+  for folder in core topologies cost_models sim planner validate report cli; do
     mkdir -p "$tree/$folder"
     touch "$tree/$folder/source.cc"
   done
