@@ -11,26 +11,6 @@
 namespace millwright {
 namespace {
 
-std::string Summary(const FullReport& r) {
-  std::string text = fmt::format("Every rank: {} tasks on {} GPUs. ", FormatInteger(r.tasks),
-                                 FormatInteger(r.ranks));
-  constexpr double kSame = 1e-6;
-  const double difference = r.difference();
-  text += std::abs(difference) < kSame
-              ? fmt::format("The step is that of the folded simulation, {}.", PerStep(r.folded))
-              : fmt::format("The step is {} {} than the folded simulation's {}.",
-                            Percent(std::abs(difference), difference < 0.01 ? 2 : 1),
-                            difference > 0 ? "longer" : "shorter", PerStep(r.folded));
-  const double slower = r.latest_computes / r.median_computes - 1;
-  if (slower > 1e-3) {
-    text += fmt::format(
-        " GPU {} finishes last: its compute takes {}, {} more than that of the median GPU of its "
-        "stage.",
-        r.latest, PerStep(r.latest_computes), Percent(slower));
-  }
-  return text;
-}
-
 std::string ContentionTable(const FullReport& r, const Style& style) {
   TextTable table;
   table.Column("Sharing links", Align::kLeft);
@@ -85,8 +65,28 @@ std::string Distribution(const FullReport& r, const Style& style) {
 
 }  // namespace
 
+std::string FullSentence(const FullReport& r) {
+  std::string text = fmt::format("Every rank: {} tasks on {} GPUs. ", FormatInteger(r.tasks),
+                                 FormatInteger(r.ranks));
+  constexpr double kSame = 1e-6;
+  const double difference = r.difference();
+  text += std::abs(difference) < kSame
+              ? fmt::format("The step is that of the folded simulation, {}.", PerStep(r.folded))
+              : fmt::format("The step is {} {} than the folded simulation's {}.",
+                            Percent(std::abs(difference), difference < 0.01 ? 2 : 1),
+                            difference > 0 ? "longer" : "shorter", PerStep(r.folded));
+  const double slower = r.latest_computes / r.median_computes - 1;
+  if (slower > 1e-3) {
+    text += fmt::format(
+        " GPU {} finishes last: its compute takes {}, {} more than that of the median GPU of its "
+        "stage.",
+        r.latest, PerStep(r.latest_computes), Percent(slower));
+  }
+  return text;
+}
+
 std::string FullReportText(const FullReport& report, const Style& style) {
-  std::string text = Wrapped(Summary(report), style.width, 0) + '\n';
+  std::string text = Wrapped(FullSentence(report), style.width, 0) + '\n';
   for (const std::string& part :
        {Distribution(report, style), ContentionTable(report, style), LinkTable(report, style)}) {
     if (!part.empty()) text += '\n' + part;

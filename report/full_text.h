@@ -11,6 +11,8 @@
 
 namespace millwright {
 
+// "Every rank: 1,024 tasks on 16 GPUs. The step is 0.3% longer than the folded simulation's 2.1 s."
+std::string FullSentence(const FullReport& report);
 std::string FullReportText(const FullReport& report, const Style& style);
 
 }  // namespace millwright

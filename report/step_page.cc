@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/unit_text.h"
 #include "report/estimate_text.h"
+#include "report/full_text.h"
 #include "report/page.h"
 #include "report/page_parts.h"
 #include "report/simulate_text.h"
@@ -182,6 +184,38 @@ Json TilesJson(const Simulation& s) {
                        s.fits() ? "free" : "over", GiB(s.estimate.capacity), s.step.fullest()))};
 }
 
+// What only a simulation with every rank knows.
+Json FullJson(const FullReport& report) {
+  Json contention = Json::array(), links = Json::array(), kinds = Json::array(),
+       steps = Json::array();
+  for (int i = 0; i < kCauses; ++i) {
+    const Contention& c = report.contention[std::size_t(i)];
+    if (c.collectives == 0) continue;
+    contention.push_back({Name(static_cast<Cause>(i)), FormatInteger(c.collectives),
+                          FormatInteger(c.delayed),
+                          c.delayed > 0 ? fmt::format("{:.2f} x", c.worst) : "-",
+                          c.delayed > 0 ? PerStep(c.delay) : "-"});
+  }
+  for (const auto& [uses, json] :
+       {std::pair(&report.link_kinds, &kinds), {&report.links, &links}}) {
+    for (const LinkUseReport& use : *uses) {
+      json->push_back({{"name", use.name},
+                       {"utilisation", use.utilisation},
+                       {"mean", use.mean},
+                       {"links", use.links},
+                       {"bytes", use.bytes.value}});
+    }
+  }
+  for (const Seconds step : report.steps) steps.push_back(step.value);
+  return {{"sentence", FullSentence(report)},
+          {"folded", report.folded.value},
+          {"shown", report.shown},
+          {"contention", std::move(contention)},
+          {"link_kinds", std::move(kinds)},
+          {"links", std::move(links)},
+          {"steps", std::move(steps)}};
+}
+
 Page PageOf(std::string title, const Json& data) {
   return {.title = std::move(title),
           .data = Dump(data),
@@ -210,19 +244,7 @@ void WriteStepPage(const Job& job, const Simulation& s, FileWriter& out) {
                {"streams", StreamNames()},
                {"capacity", s.estimate.capacity.value}};
   data["step"] = PictureJson(PictureOf(s.step, {}), true);
-  data["links"] = Json::array();
-  data["steps"] = Json::array();
-  if (s.full) {
-    // Only with every rank in the step does one know; of each kind of link, its busiest.
-    for (const LinkUseReport& kind : s.full->link_kinds) {
-      data["links"].push_back({{"name", fmt::format("{}, {}", kind.name, kind.links)},
-                               {"utilisation", kind.utilisation},
-                               {"bytes", kind.bytes.value}});
-    }
-    if (s.full->steps.size() > 1) {
-      for (const Seconds step : s.full->steps) data["steps"].push_back(step.value);
-    }
-  }
+  data["full"] = s.full ? FullJson(*s.full) : Json(nullptr);
   WritePage(PageOf(fmt::format("{}: simulated step", job.model.name), data), out);
 }
 

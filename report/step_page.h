@@ -13,7 +13,7 @@
 
 namespace millwright {
 
-// Neither commits `out`.
+// Neither commits `out`.  With every rank simulated, links and step times have their places.
 void WriteStepPage(const Job& job, const Simulation& simulation, FileWriter& out);
 // `job`: the one whose schedules are compared; null where jobs are.
 void WriteComparisonPage(const Job* job, const Comparison& comparison, FileWriter& out);

@@ -126,54 +126,60 @@ function breakdownChart(section, view, step) {
   });
 }
 
-// How busy links are: [{name, utilisation, bytes}].
+// How busy links are: [{name, utilisation, mean, links, bytes}]; where a row stands for several
+// links, their mean and the busiest of them.
 function linkChart(section, links) {
-  const kMost = 40;
-  const busiest = [...links].sort((a, b) => b.utilisation - a.utilisation).slice(0, kMost);
-  if (busiest.length < links.length) {
-    page.element(section, "p", "note", `The ${kMost} busiest of ${links.length} links.`);
-  }
-  const svg = d3.select(section).append("svg").attr("class", "links");
+  const svg = d3.select(section).append("svg").attr("class", "links").attr("role", "img")
+    .attr("aria-label", "Utilisation of links");
   page.redraws.push(() => {
-    const left = Math.min(280, section.clientWidth / 3), right = 60, height = 18, gap = 4;
+    const left = Math.min(300, Math.floor(section.clientWidth / 3)), right = 72;
+    const height = 18, gap = 4;
     const width = Math.max(100, section.clientWidth - 32 - left - right);
     const x = d3.scaleLinear([0, 1], [0, width]);
-    svg.attr("width", left + width + right).attr("height", busiest.length * (height + gap) + 24);
-    const row = svg.selectAll("g.link").data(busiest).join((enter) => {
+    svg.attr("width", left + width + right).attr("height", links.length * (height + gap) + 24);
+    const row = svg.selectAll("g.link").data(links).join((enter) => {
       const g = enter.append("g").attr("class", "link");
       g.append("text").attr("class", "name");
-      g.append("rect").attr("class", "room");
-      g.append("rect").attr("class", "used");
+      for (const part of ["room", "busiest", "used"]) g.append("rect").attr("class", part);
       g.append("text").attr("class", "value");
       return g;
     }).attr("transform", (link, i) => `translate(0,${i * (height + gap)})`);
+    const most = Math.floor((left - 10) / 6.2);
     row.select(".name").attr("x", left - 8).attr("y", height / 2).attr("dy", "0.34em")
-      .attr("text-anchor", "end").text((link) => link.name.length > 40
-        ? link.name.slice(0, 39) + "…" : link.name);
-    row.select(".room").attr("x", left).attr("width", width).attr("height", height)
-      .attr("fill", page.colour.grid);
-    row.select(".used").attr("x", left).attr("height", height).attr("fill", page.colour.accent)
-      .attr("width", (link) => x(Math.max(0, Math.min(1, link.utilisation))));
+      .attr("text-anchor", "end").text((link) => link.name.length > most
+        ? link.name.slice(0, most - 1) + "…" : link.name);
+    const bar = (part, share, colour) => row.select("." + part).attr("x", left)
+      .attr("height", height).attr("fill", colour)
+      .attr("width", (link) => x(Math.max(0, Math.min(1, share(link)))));
+    bar("room", () => 1, page.colour.grid);
+    bar("busiest", (link) => link.utilisation, page.colour.held);
+    bar("used", (link) => link.mean, page.colour.accent);
     row.select(".value").attr("x", left + width + 6).attr("y", height / 2).attr("dy", "0.34em")
       .text((link) => page.percent(link.utilisation));
     row.on("mousemove", (link) => page.tip.show({title: link.name, rows: [
-      ["utilisation", page.percent(link.utilisation)], ["carried", page.bytes(link.bytes)]]},
+      [link.links > 1 ? "busiest" : "utilisation", page.percent(link.utilisation)],
+      ...(link.links > 1 ? [["mean", page.percent(link.mean)],
+        ["links in use", d3.format(",")(link.links)]] : []),
+      [link.links > 1 ? "busiest carries" : "carries", page.bytes(link.bytes)]]},
       d3.event.clientX, d3.event.clientY)).on("mouseleave", page.tip.hide);
     svg.selectAll("g.axis").data([0]).join("g").attr("class", "axis")
-      .attr("transform", `translate(${left},${busiest.length * (height + gap)})`)
+      .attr("transform", `translate(${left},${links.length * (height + gap)})`)
       .call(d3.axisBottom(x).ticks(5, "%").tickSizeOuter(0));
   });
 }
 
-// How long repeated steps take, in seconds.
-function distributionChart(section, steps) {
+// How long repeated steps take, in seconds; `folded` is one with nothing shared, slow or drawn.
+function distributionChart(section, steps, folded) {
   const sorted = [...steps].sort(d3.ascending);
-  const at = [0.05, 0.5, 0.95, 0.99].map((p) => [p, d3.quantile(sorted, p)]);
+  // As the program counts them: the least that this share of steps does not exceed.
+  const percentile = (p) => sorted[Math.max(0, Math.ceil(p * sorted.length) - 1)];
+  const at = [["folded", folded], ...[0.05, 0.5, 0.95].map((p) =>
+    [p === 0.5 ? "median" : `${100 * p}%`, percentile(p)])].sort((a, b) => a[1] - b[1]);
   const svg = d3.select(section).append("svg").attr("class", "distribution");
   page.redraws.push(() => {
-    const left = 64, right = 20, top = 34, height = 180;
+    const left = 64, right = 72, top = 46, height = 180;
     const width = Math.max(120, section.clientWidth - 32 - left - right);
-    let [low, high] = d3.extent(sorted);
+    let [low, high] = d3.extent([...sorted, folded]);
     if (low === high) [low, high] = [0.99 * low, 1.01 * high];
     const x = d3.scaleLinear([low, high], [0, width]).nice();
     const bins = d3.histogram().domain(x.domain()).thresholds(x.ticks(40))(sorted);
@@ -191,10 +197,11 @@ function distributionChart(section, steps) {
     // Labels that would lie on one another are raised in turn.
     let before = -Infinity, level = 0;
     plot.selectAll("text.mark").data(at).join("text").attr("class", "mark")
-      .attr("text-anchor", "middle").attr("x", (mark) => x(mark[1]))
-      .text((mark) => `${d3.format("d")(100 * mark[0])}% ${page.seconds(1e9 * mark[1])}`)
-      .attr("y", function (mark) {
-        level = x(mark[1]) - before < 84 ? (level + 1) % 2 : 0;
+      .attr("x", (mark) => x(mark[1]))
+      .attr("text-anchor", (mark) => x(mark[1]) < 40 ? "start" : "middle")
+      .text((mark) => `${mark[0]} ${d3.format(",.4~r")(mark[1])} s`)
+      .attr("y", (mark) => {
+        level = x(mark[1]) - before < 96 ? (level + 1) % 3 : 0;
         before = x(mark[1]);
         return -8 - 13 * level;
       });

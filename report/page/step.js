@@ -22,6 +22,7 @@ function heading() {
   page.element(page.header, "div", "under", [page.data.cluster, page.data.plan,
     page.data.schedule].filter((text) => text).join(" · "));
   page.element(page.main, "p", "sentence", page.data.sentence);
+  if (page.data.full) page.element(page.main, "p", "sentence", page.data.full.sentence);
 }
 
 function paintsIn(steps) {
@@ -54,6 +55,10 @@ function stepPage() {
   view.note = page.element(schedule, "p", "note");
   timeline.figure = (rank) => [page.percent((rank.times[9] + rank.times[11]) / step.length), false];
   timeline.figureName = "bubble, idle";
+  if (page.data.full) {
+    page.element(schedule, "p", "note", `GPU ${page.data.full.shown} and those at its place in ` +
+      "the other stages, in the first step.");
+  }
   for (const note of step.notes) page.element(schedule, "p", "note", note);
 
   const memory = page.section("Memory over time", "of each rank, against " +
@@ -65,11 +70,38 @@ function stepPage() {
   page.legend(times, paintsIn([step]));
   breakdownChart(times, view, step);
 
-  if (page.data.links.length > 0) {
-    linkChart(page.section("Links", "how busy they are over the step"), page.data.links);
+  if (page.data.full) everyRank(page.data.full);
+}
+
+function tableOf(parent, titles, rows, className) {
+  const made = page.element(page.element(parent, "div", "scroll"), "table");
+  const head = page.element(page.element(made, "thead"), "tr");
+  for (const title of titles) page.element(head, "th", "", title);
+  const body = page.element(made, "tbody");
+  rows.forEach((cells, i) => {
+    const row = page.element(body, "tr", className ? className(cells, i) : "");
+    for (const cell of cells) page.element(row, "td", "", cell);
+  });
+}
+
+// What a simulation with every rank adds.
+function everyRank(full) {
+  if (full.steps.length > 1) {
+    distributionChart(page.section("Step times", `of ${full.steps.length} steps, and of the ` +
+      "folded simulation, in which nothing is shared, slow or random"), full.steps, full.folded);
   }
-  if (page.data.steps.length > 0) {
-    distributionChart(page.section("Step times", "over repeated steps"), page.data.steps);
+  if (full.link_kinds.length > 0) {
+    const section = page.section("Links", "share of their capacity over the first step: mean " +
+      "(dark) and busiest of each kind");
+    linkChart(section, full.link_kinds);
+    page.element(section, "p", "note", `The ${full.links.length} busiest`);
+    linkChart(section, full.links);
+  }
+  if (full.contention.length > 0) {
+    const section = page.section("Contention", "collectives over links that others use too, or " +
+      "that are slow; worst: time over its price alone; in all: delays together, most of them " +
+      "side by side");
+    tableOf(section, ["Collectives of", "number", "held up", "worst", "in all"], full.contention);
   }
 }
 
@@ -120,16 +152,9 @@ function comparisonPage() {
   factsList(false);
 
   const results = page.section("Results", "");
-  const made = page.element(page.element(results, "div", "scroll"), "table");
-  const head = page.element(page.element(made, "thead"), "tr");
-  for (const title of table.titles) page.element(head, "th", "", title);
-  const body = page.element(made, "tbody");
   const cannot = new Set(reasons.map(([name]) => name));
-  table.rows.forEach((cells, i) => {
-    const row = page.element(body, "tr", i === page.data.best ? "best"
-      : cannot.has(cells[0]) ? "no" : "");
-    for (const cell of cells) page.element(row, "td", "", cell);
-  });
+  tableOf(results, table.titles, table.rows, (cells, i) => i === page.data.best ? "best"
+    : cannot.has(cells[0]) ? "no" : "");
 
   if (rows.length > 0) {
     const view = new TimeView(d3.max(rows, (row) => row.step.length));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// node pages.mjs MILLWRIGHT FOLDER: opens the program's pages in headless Chromium, of a small and
-// of a large job, and fails where the console says anything, a bar is missing, or zooming and
+// node pages.mjs MILLWRIGHT FOLDER: opens the program's pages in headless Chromium, of small and
+// large jobs, and fails where the console says anything, a bar is missing, or zooming and
 // hovering do not do what they should.  FOLDER has node_modules/playwright-core, and gets the
 // pages and their pictures, light and dark, wide and narrow.
 import assert from "node:assert/strict";
@@ -218,6 +218,24 @@ console.log("large job: 4096 passes, zoom and hover");
   await close();
   await picture("compared.html", "compared");
   console.log("comparison: 6 timelines on one scale");
+}
+
+{
+  answer = run(`simulate ${kSmall} --slow gpu:5=0.8 --jitter 0.03 --seed 1 --steps 40`,
+    "full.html");
+  const { page, said, close } = await open("full.html");
+  assert.equal(await page.locator("svg.links").count(), 2);
+  const { link_kinds: kinds, links, steps_s: steps } = answer.full;
+  assert.equal(await page.locator("svg.links g.link").count(), kinds.length + links.length);
+  // Every step is in the histogram.
+  const counted = await page.evaluate(() => d3.sum(d3.selectAll(
+    "svg.distribution g.plot rect").data(), (bin) => bin.length));
+  assert.equal(counted, steps.length);
+  assert.equal(await page.locator("tbody tr").count(), Object.keys(answer.full.contention).length);
+  assert.deepEqual(said, []);
+  await close();
+  await picture("full.html", "full");
+  console.log("every rank: links and step times");
 }
 
 {

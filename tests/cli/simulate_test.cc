@@ -353,8 +353,7 @@ TEST_F(SimulateFiles, Page) {
     for (std::size_t rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(data["step"]["ranks"][rank]["peak"], answer["ranks"][rank]["peak_bytes"]);
     }
-    EXPECT_TRUE(data["links"].empty());
-    EXPECT_TRUE(data["steps"].empty());
+    EXPECT_TRUE(data["full"].is_null());
     // Same question, same bytes.
     RunCommand("simulate --html again.html --schedule " + std::string(schedule) + kPipeline);
     EXPECT_TRUE(Read("again.html") == page);
@@ -369,6 +368,29 @@ TEST_F(SimulateFiles, PageOfOneRank) {
   ASSERT_EQ(data["step"]["ranks"].size(), 1U);
   // 16 sequences over a data-parallel degree of 4, forward and backward.
   EXPECT_EQ(data["step"]["passes"], 8);
+}
+
+TEST_F(SimulateFiles, PageOfEveryRank) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const Outcome outcome = RunCommand(
+      "simulate --json --html step.html --jitter 0.05 --seed 1 --steps 5" + std::string(kPipeline));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json full = Json::parse(outcome.out)["full"], data = PageData(Read("step.html"));
+  EXPECT_EQ(data["full"]["steps"], full["steps_s"]);
+  EXPECT_EQ(data["full"]["folded"], full["folded_step_time_s"]);
+  EXPECT_THAT(data["full"]["sentence"].get<std::string>(), StartsWith("Every rank: "));
+  ASSERT_EQ(data["full"]["links"].size(), full["links"].size());
+  EXPECT_FALSE(full["links"].empty());
+  for (std::size_t i = 0; i < full["links"].size(); ++i) {
+    for (const char* key : {"name", "bytes", "utilisation"}) {
+      EXPECT_EQ(data["full"]["links"][i][key], full["links"][i][key]);
+    }
+  }
+  EXPECT_EQ(data["full"]["link_kinds"].size(), full["link_kinds"].size());
+  // The timeline is of the first step, of which no two passes are alike.
+  EXPECT_NEAR(data["step"]["length"].get<double>() / 1e9, full["steps_s"][0].get<double>(), 1e-9);
+  EXPECT_EQ(data["step"]["passes"], 128);
+  EXPECT_EQ(data["step"]["shapes"].size(), 128U);
 }
 
 TEST_F(SimulateFiles, PageAndTraceTogether) {
