@@ -481,6 +481,15 @@ Bytes PipelineTerms::FloorPeak() const {
   return floor;
 }
 
+MemoryItem PipelineTerms::LargestFloorItem() const {
+  return std::max_element(stages_.begin(), stages_.end(),
+                          [&](const Stage& a, const Stage& b) {
+                            return a.fixed_allocated * (1 + slack_) + a.overhead <
+                                   b.fixed_allocated * (1 + slack_) + b.overhead;
+                          })
+      ->fixed.largest();
+}
+
 MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
   Bytes peak;
   MemoryItem item = MemoryItem::kWeights;

@@ -159,8 +159,9 @@ class PipelineTerms {
   QuickCost Cost(const RecomputeTerms& recompute) const;
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
-  // No choice of recomputation needs less.
+  // No choice of recomputation needs less, and of it the largest item of the fullest stage.
   Bytes FloorPeak() const;
+  MemoryItem LargestFloorItem() const;
   // With every item; `plan` as given to the constructor, but for its recomputation.
   Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
 

@@ -116,11 +116,28 @@ struct Findings {
   ParetoFront pareto;
   std::int64_t searched = 0;
   std::array<std::int64_t, kRejectionReasons> rejected{};
-  std::array<std::int64_t, kMemoryItems> out_of_memory{};
-  std::optional<RankedPlan> nearest;
+  std::array<OutOfMemory, kMemoryItems> out_of_memory{};
 
   void Reject(const Rejection& r) { ++rejected[static_cast<int>(r.reason)]; }
+  OutOfMemory& RejectForMemory(MemoryItem largest, std::int64_t plans) {
+    rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += plans;
+    OutOfMemory& of_item = out_of_memory[static_cast<int>(largest)];
+    of_item.count += plans;
+    return of_item;
+  }
 };
+
+bool Smaller(const RankedPlan& a, const RankedPlan& b) {
+  return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
+}
+
+void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const ParallelConfig& plan,
+              const Recompute& recompute) {
+  if (nearest && cost.peak > nearest->peak) return;
+  RankedPlan miss{plan, cost.step, cost.peak};
+  miss.plan.recompute = recompute;
+  if (!nearest || Smaller(miss, *nearest)) nearest = std::move(miss);
+}
 
 // What a search goes through; the coarse one through a part of it.
 struct Space {
@@ -157,7 +174,6 @@ class Worker {
                    const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
-  void Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute);
 
   const Space& space_;
   const Estimator estimator_;
@@ -194,8 +210,7 @@ void Worker::Run(const LayerShape& base) {
     if (too_large && !first) {
       // One layer in backward is over the memory, and grows with the micro-batch.
       const auto left = std::int64_t(space_.micro_batches.size() - i);
-      findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += left;
-      findings_.out_of_memory[static_cast<int>(MemoryItem::kActivations)] += left;
+      findings_.RejectForMemory(MemoryItem::kActivations, left);
       break;
     }
     RunMicroBatch(costs, plan);
@@ -322,25 +337,17 @@ void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layou
   }
   for_each([&](const RecomputeTerms&, const Recompute&) { ++open; });
   if (hopeless) {
-    findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += open;
-    findings_.out_of_memory[static_cast<int>(terms.LargestItem(nothing))] += open;
+    std::optional<RankedPlan>& nearest =
+        findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
     // It may still be the nearest miss.
-    if (!findings_.nearest || terms.FloorPeak() < findings_.nearest->peak) {
+    if (!nearest || terms.FloorPeak() <= nearest->peak) {
       for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
-        Miss(terms.Cost(recompute_terms), plan, recompute);
+        Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
       });
     }
   } else {
     findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += open;
   }
-}
-
-void Worker::Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute) {
-  std::optional<RankedPlan>& nearest = findings_.nearest;
-  if (nearest && cost.peak > nearest->peak) return;
-  RankedPlan miss{plan, cost.step, cost.peak};
-  miss.plan.recompute = recompute;
-  if (!nearest || cost.peak < nearest->peak || Before(miss, *nearest)) nearest = miss;
 }
 
 void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
@@ -353,9 +360,8 @@ void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_te
     return r;
   };
   if (cost.peak > space_.memory_limit) {
-    ++findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)];
-    ++findings_.out_of_memory[static_cast<int>(terms.LargestItem(recompute_terms))];
-    Miss(cost, plan, recompute);
+    const MemoryItem largest = terms.LargestItem(recompute_terms);
+    Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     return;
   }
   if (!best_found_ || cost.step < best_->step ||
@@ -425,13 +431,11 @@ void Merge(Findings& into, const Findings& from) {
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (int i = 0; i < kRejectionReasons; ++i) into.rejected[i] += from.rejected[i];
-  for (int i = 0; i < kMemoryItems; ++i) into.out_of_memory[i] += from.out_of_memory[i];
-  if (from.nearest) {
-    const RankedPlan& n = *from.nearest;
-    if (!into.nearest || n.peak < into.nearest->peak ||
-        (n.peak == into.nearest->peak && Before(n, *into.nearest))) {
-      into.nearest = n;
-    }
+  for (int i = 0; i < kMemoryItems; ++i) {
+    OutOfMemory& item = into.out_of_memory[i];
+    item.count += from.out_of_memory[i].count;
+    const std::optional<RankedPlan>& nearest = from.out_of_memory[i].nearest;
+    if (nearest && (!item.nearest || Smaller(*nearest, *item.nearest))) item.nearest = nearest;
   }
 }
 
@@ -580,10 +584,19 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   result.searched = all.searched;
   result.rejected = all.rejected;
   result.out_of_memory = all.out_of_memory;
+  const Estimator estimator(model, training, cluster);
+  for (OutOfMemory& item : result.out_of_memory) {
+    if (item.nearest) item.stage = estimator.Itemise(item.nearest->plan).peak_stage;
+  }
   result.memory_limit = space.memory_limit;
   result.plans = Fastest(all, options.top);
   if (result.plans.empty()) {
-    result.nearest_miss = all.nearest;
+    for (const OutOfMemory& item : result.out_of_memory) {
+      if (!item.nearest) continue;
+      if (!result.nearest_miss || Smaller(*item.nearest, *result.nearest_miss)) {
+        result.nearest_miss = item.nearest;
+      }
+    }
     return result;
   }
   const Bytes apart = 0.01 * cluster.gpu().hbm_capacity;

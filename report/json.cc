@@ -113,15 +113,25 @@ Json QuestionJson(const Job& job) {
           {"training", Json::parse(WriteConfig([&](ConfigIo& io) { Fields(io, training); }))}};
 }
 
-Json Counts(const SearchResult& result) {
-  Json rejected = Json::object(), out_of_memory = Json::object();
+Json Counts(const SearchResult& result, const ModelConfig& model) {
+  Json rejected = Json::object(), out_of_memory = Json::array();
   for (int i = 0; i < kRejectionReasons; ++i) {
     const std::int64_t count = result.rejected[std::size_t(i)];
     if (count > 0) rejected[Key(JsonKey(static_cast<RejectionReason>(i)))] = count;
   }
-  for (int i = 0; i < kMemoryItems; ++i) {
-    const std::int64_t count = result.out_of_memory[std::size_t(i)];
-    if (count > 0) out_of_memory[Key(JsonKey(static_cast<MemoryItem>(i)))] = count;
+  for (MemoryItem item : OutOfMemoryItems(result)) {
+    const OutOfMemory& of_item = result.out_of_memory[static_cast<std::size_t>(item)];
+    Json one{{"item", Key(JsonKey(item))},
+             {"count", of_item.count},
+             {"least_over_bytes", nullptr},
+             {"stage", nullptr},
+             {"plan", nullptr}};
+    if (of_item.nearest) {
+      one["least_over_bytes"] = (of_item.nearest->peak - result.memory_limit).value;
+      one["stage"] = of_item.stage;
+      one["plan"] = ToJson(of_item.nearest->plan, model);
+    }
+    out_of_memory.push_back(std::move(one));
   }
   return {{"searched", result.searched},
           {"rejected", std::move(rejected)},
@@ -152,7 +162,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   json["memory_limit_bytes"] = limit.value;
   json["plans"] = ToArray(answer.plans, estimate);
   json["pareto"] = ToArray(answer.pareto, estimate);
-  json.update(Counts(answer.result));
+  json.update(Counts(answer.result, answer.job.model));
   json["reason"] = text_or_null(Reason(answer));
   json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);
   json["remedies"] = ToArray(answer.remedies, [&](const Remedy& r) {
@@ -177,7 +187,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
       lost["total"] = (x.plan->step - best.step).value;
       one["lost_to_best_s"] = std::move(lost);
     }
-    one.update(Counts(x.result));
+    one.update(Counts(x.result, answer.job.model));
     json["explain"] = std::move(one);
   }
   json["timing"] = {{"search_s", answer.search_seconds}, {"threads", answer.threads}};

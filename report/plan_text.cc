@@ -24,12 +24,13 @@ std::string SignedGiB(Bytes b) {
   return std::abs(gib) < kLeast ? "-" : fmt::format("{:+.1f} GiB", gib);
 }
 
-// Of rejected counts, the largest first; equal ones stay in order.
-template <class Reason, std::size_t kCount>
-std::vector<std::pair<Reason, std::int64_t>> Largest(const std::array<std::int64_t, kCount>& of) {
-  std::vector<std::pair<Reason, std::int64_t>> sorted;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    if (of[i] > 0) sorted.emplace_back(static_cast<Reason>(i), of[i]);
+// What was rejected for which reason, the most first; equal ones stay in order.
+std::vector<std::pair<RejectionReason, std::int64_t>> Most(const SearchResult& result) {
+  std::vector<std::pair<RejectionReason, std::int64_t>> sorted;
+  for (std::size_t i = 0; i < kRejectionReasons; ++i) {
+    if (result.rejected[i] > 0) {
+      sorted.emplace_back(static_cast<RejectionReason>(i), result.rejected[i]);
+    }
   }
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -235,6 +236,19 @@ std::string PlanTable(const std::vector<Estimate>& plans, const Style& style) {
          (any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n" : "");
 }
 
+std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {
+  const auto count = [&](MemoryItem item) {
+    return result.out_of_memory[static_cast<std::size_t>(item)].count;
+  };
+  std::vector<MemoryItem> items;
+  for (int i = 0; i < kMemoryItems; ++i) {
+    if (count(static_cast<MemoryItem>(i)) > 0) items.push_back(static_cast<MemoryItem>(i));
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [&](MemoryItem a, MemoryItem b) { return count(a) > count(b); });
+  return items;
+}
+
 std::string RejectionText(const SearchResult& result, const Style& style) {
   std::string text =
       Bold(fmt::format("{} costed; what was rejected", Counted(result.searched, "plan")), style) +
@@ -242,17 +256,23 @@ std::string RejectionText(const SearchResult& result, const Style& style) {
   TextTable table;
   table.Column("", Align::kRight);
   table.Column("", Align::kLeft);
-  for (const auto& [reason, count] : Largest<RejectionReason>(result.rejected)) {
-    std::string what(Name(reason));
-    if (reason == RejectionReason::kOutOfMemory) {
-      std::string items;
-      for (const auto& [item, of_item] : Largest<MemoryItem>(result.out_of_memory)) {
-        items +=
-            fmt::format("{}{} {}", items.empty() ? "" : ", ", FormatInteger(of_item), Name(item));
-      }
-      if (!items.empty()) what += fmt::format(" (largest item: {})", items);
+  for (const auto& [reason, count] : Most(result)) {
+    if (reason != RejectionReason::kOutOfMemory) {
+      table.Row({FormatInteger(count), std::string(Name(reason))});
+      continue;
     }
-    table.Row({FormatInteger(count), what});
+    table.Row({FormatInteger(count), "out of memory; most of the fullest stage is"});
+    for (MemoryItem item : OutOfMemoryItems(result)) {
+      const OutOfMemory& of_item = result.out_of_memory[static_cast<std::size_t>(item)];
+      std::string what = fmt::format("  {:>{}}  {}", FormatInteger(of_item.count),
+                                     FormatInteger(count).size(), Name(item));
+      if (of_item.nearest) {
+        what += fmt::format(" (nearest: {} over on stage {}, {})",
+                            GiB(of_item.nearest->peak - result.memory_limit), of_item.stage,
+                            BriefName(of_item.nearest->plan));
+      }
+      table.Row({"", what});
+    }
   }
   if (table.rows() == 0) return text + "  nothing\n";
   return text + table.Text(style, 2);

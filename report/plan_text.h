@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "report/answers.h"
 #include "report/text.h"
@@ -17,6 +18,9 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style);
 std::string Reason(const PlanAnswer& answer);
 // Why what --explain asks about does not fit or cannot be; empty where it does.
 std::string Reason(const Explanation& explanation, const PlanAnswer& answer);
+
+// In which items plans were too large, the most frequent first.
+std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result);
 
 // The parts, for tests.
 std::string PlanTable(const std::vector<Estimate>& plans, const Style& style);

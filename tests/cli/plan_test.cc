@@ -211,6 +211,23 @@ TEST(Plan, NothingFits) {
   EXPECT_GT(json["nearest_miss"]["memory"]["peak_bytes"].get<double>(),
             json["memory_limit_bytes"].get<double>());
   EXPECT_GE(json["remedies"].size(), 1U);
+
+  // Every plan that was costed is too large by some item, and the nearest of all by its own.
+  std::int64_t count = 0;
+  Json nearest;
+  for (const Json& item : json["out_of_memory"]) {
+    count += item["count"].get<std::int64_t>();
+    if (item["least_over_bytes"].is_null()) continue;
+    if (nearest.is_null() || item["least_over_bytes"] < nearest["least_over_bytes"]) nearest = item;
+  }
+  EXPECT_EQ(count, json["rejected"]["out_of_memory"]);
+  EXPECT_EQ(nearest["item"], "optimizer");
+  EXPECT_EQ(nearest["plan"], json["nearest_miss"]["plan"]);
+  EXPECT_EQ(nearest["stage"], json["nearest_miss"]["memory"]["peak_stage"]);
+  EXPECT_NEAR(nearest["least_over_bytes"].get<double>(),
+              json["nearest_miss"]["memory"]["peak_bytes"].get<double>() -
+                  json["memory_limit_bytes"].get<double>(),
+              1);
 }
 
 TEST(Plan, ReasonsAreText) {

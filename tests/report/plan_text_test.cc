@@ -123,11 +123,19 @@ TEST(PlanText, RejectionsLargestFirst) {
   result.searched = 1234;
   result.rejected[static_cast<int>(RejectionReason::kHeads)] = 2;
   result.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] = 1000;
-  result.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] = 400;
-  result.out_of_memory[static_cast<int>(MemoryItem::kActivations)] = 600;
+  result.memory_limit = Bytes(64 * kGiB);
+  // 65.5 - 64
+  result.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] = {
+      .count = 4,
+      .nearest = RankedPlan{Example().plan, Seconds(10), Bytes(65.5 * kGiB)},
+      .stage = 1};
+  result.out_of_memory[static_cast<int>(MemoryItem::kActivations)].count = 996;
   EXPECT_EQ(RejectionText(result, {}),
             "1,234 plans costed; what was rejected\n"
-            "  1,000  out of memory (largest item: 600 activations, 400 optimizer state)\n"
+            "  1,000  out of memory; most of the fullest stage is\n"
+            "             996  activations\n"
+            "               4  optimizer state (nearest: 1.5 GiB over on stage 1, tp4 sp pp2 dp16 "
+            "mbs1 zero1)\n"
             "      2  attention heads not divisible by tp\n");
 }
 
