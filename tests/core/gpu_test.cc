@@ -61,8 +61,9 @@ TEST(Gpu, PeakFollowsThePrecision) {
   EXPECT_EQ(h100.peak(Precision::kFp8), 1979_TFLOPS);
   EXPECT_EQ(h100.peak(Precision::kMxfp8).value, 0);
   EXPECT_EQ(h100.peak(Precision::kNvfp4), FlopsPerSecond(0));
-  EXPECT_EQ(h100.peak(Precision::kTf32), 494.5_TFLOPS);
-  EXPECT_EQ(h100.peak(Precision::kFp32), 67_TFLOPS);
+  // A datasheet's peaks that no training step is costed at.
+  EXPECT_EQ(h100.peak_tf32, 494.5_TFLOPS);
+  EXPECT_EQ(h100.peak_fp32, 67_TFLOPS);
   EXPECT_EQ(FindGpu("A100").peak(Precision::kFp8), FlopsPerSecond(0));
   EXPECT_EQ(FindGpu("B300").peak(Precision::kNvfp4), 13500_TFLOPS);  // 108 PFLOP/s over 8
 }
