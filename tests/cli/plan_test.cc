@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/cli/run_command.h"
+#include "tests/in_folder.h"
 
 namespace millwright {
 namespace {
@@ -33,18 +32,7 @@ std::vector<std::string> Keys(const Json& json) {
   return keys;
 }
 
-class TemporaryFile {
- public:
-  TemporaryFile() {
-    std::string folder = (std::filesystem::temp_directory_path() / "millwrightXXXXXX").string();
-    folder_ = mkdtemp(folder.data());
-  }
-  ~TemporaryFile() { std::filesystem::remove_all(folder_); }
-  std::string path() const { return (folder_ / "job.json").string(); }
-
- private:
-  std::filesystem::path folder_;
-};
+using PlanFile = InFolder;  // job.json in a folder of its own
 
 TEST(Plan, AnswersFirst) {
   const Outcome outcome = RunCommand("plan" + std::string(kSmall));
@@ -144,12 +132,11 @@ TEST(Plan, SameBytesForAnyNumberOfThreads) {
   }
 }
 
-TEST(Plan, OutIsReadBackByEstimate) {
+TEST_F(PlanFile, OutIsReadBackByEstimate) {
   for (const char* question : {kSmall, kMoe}) {
-    const TemporaryFile file;
-    const Outcome plan = RunCommand("plan --json --out " + file.path() + question);
+    const Outcome plan = RunCommand("plan --json --out job.json" + std::string(question));
     ASSERT_EQ(plan.code, 0);
-    const Outcome estimate = RunCommand("estimate --json " + file.path());
+    const Outcome estimate = RunCommand("estimate --json job.json");
     ASSERT_EQ(estimate.code, 0) << estimate.err;
     const Json best = Parsed(plan)["plans"][0];
     Json again = Parsed(estimate);
@@ -157,14 +144,13 @@ TEST(Plan, OutIsReadBackByEstimate) {
     again.erase("warnings");
     EXPECT_EQ(again.dump(), best.dump());
     // And by plan, which finds the same.
-    EXPECT_EQ(Parsed(RunCommand("plan --json " + file.path()))["plans"][0].dump(), best.dump());
+    EXPECT_EQ(Parsed(RunCommand("plan --json job.json"))["plans"][0].dump(), best.dump());
   }
 }
 
-TEST(Plan, FlagsOverrideTheJobFile) {
-  const TemporaryFile file;
-  ASSERT_EQ(RunCommand("plan --out " + file.path() + kSmall).code, 0);
-  const Json json = Parsed(RunCommand("plan --json --seq 8192 --nodes 4 " + file.path()));
+TEST_F(PlanFile, FlagsOverrideTheJobFile) {
+  ASSERT_EQ(RunCommand("plan --out job.json" + std::string(kSmall)).code, 0);
+  const Json json = Parsed(RunCommand("plan --json --seq 8192 --nodes 4 job.json"));
   EXPECT_EQ(json["question"]["training"]["seq_length"], 8192);
   EXPECT_EQ(json["question"]["training"]["global_batch_size"], 64);
   EXPECT_EQ(json["question"]["cluster"]["gpus"], 32);
@@ -257,23 +243,22 @@ TEST(Plan, ThreadsThatWereUsed) {
   EXPECT_GE(Parsed(RunCommand("plan --json" + std::string(kSmall)))["timing"]["threads"], 1);
 }
 
-TEST(Plan, OutKeepsTheLimitsOfTheSearch) {
-  const TemporaryFile file;
+TEST_F(PlanFile, OutKeepsTheLimitsOfTheSearch) {
   const Outcome first = RunCommand(
       "plan --json --require tp=2|4 --forbid zero=3 --memory-margin 10% "
-      "--out " +
-      file.path() + kSmall);
+      "--out job.json" +
+      std::string(kSmall));
   ASSERT_EQ(first.code, 0);
-  Json again = Parsed(RunCommand("plan --json " + file.path()));
+  Json again = Parsed(RunCommand("plan --json job.json"));
   Json expected = Parsed(first);
   for (Json* json : {&again, &expected}) json->erase("timing");
   EXPECT_EQ(again.dump(), expected.dump());
   // Flags take the place of the file's, each of its own.
-  const Json other = Parsed(RunCommand("plan --json --require tp=8 " + file.path()))["question"];
+  const Json other = Parsed(RunCommand("plan --json --require tp=8 job.json"))["question"];
   EXPECT_EQ(other["require"], Json::array({"tp=8"}));
   EXPECT_EQ(other["forbid"], Json::array({"zero=3"}));
   EXPECT_EQ(other["memory_margin"], 0.1);
-  EXPECT_EQ(Parsed(RunCommand("plan --json --forbid tp=2|4 " + file.path()))["reason"],
+  EXPECT_EQ(Parsed(RunCommand("plan --json --forbid tp=2|4 job.json"))["reason"],
             "--forbid tp=2|4 and the job file's require tp=2|4 conflict: no tp is left");
 }
 
@@ -313,12 +298,11 @@ TEST(Plan, LayersOfEachStage) {
   EXPECT_THAT(RunCommand("plan" + question).out, HasSubstr(" (uneven)\n"));
 }
 
-TEST(Plan, NothingIsWrittenWhereNothingFits) {
-  const TemporaryFile file;
-  const Outcome outcome = RunCommand("plan --out " + file.path() + kImpossible);
+TEST_F(PlanFile, NothingIsWrittenWhereNothingFits) {
+  const Outcome outcome = RunCommand("plan --out job.json" + std::string(kImpossible));
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_EQ(outcome.err, "millwright: no plan, so " + file.path() + " is not written\n");
-  EXPECT_FALSE(std::filesystem::exists(file.path()));
+  EXPECT_EQ(outcome.err, "millwright: no plan, so job.json is not written\n");
+  EXPECT_EQ(Files(), 0);
 }
 
 TEST(Plan, PrecisionThatTheGpuLacks) {
