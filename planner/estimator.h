@@ -193,7 +193,16 @@ class PipelineTerms {
     Seconds pace, pace_without_transfers;  // of a micro-batch once the pipeline is full
     Seconds total;
   };
-  Makespan MakespanOf(Seconds sum, Seconds slowest) const;
+  // Sums over the ranks and the worst of them.
+  struct Ranks {
+    Seconds sum, slowest;  // of one micro-batch
+    std::size_t slowest_stage = 0;
+    Seconds data;
+    Bytes peak;
+  };
+  template <class Each>  // each(stage, its StageCost)
+  Ranks OverRanks(const RecomputeTerms& recompute, const Each& each) const;
+  Makespan MakespanOf(const Ranks& ranks) const;
   StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute) const;
   void SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const;
   Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;
