@@ -31,28 +31,11 @@ Verdict Check(const Job& job, const ParallelConfig& plan) {
   return CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan);
 }
 
-// Tasks that the step's graph will have, but for data parallelism's few.
-double Tasks(const StepSpec& spec) {
-  const PipelineSchedule& schedule = spec.schedule;
-  double tasks = 0;
-  for (int stage = 0; stage < schedule.stages(); ++stage) {
-    double pieces = 2;  // receives and sends
-    const auto add = [&](const LayerPasses& layer) {
-      pieces += double(layer.forward.size() + layer.backward.size());
-    };
-    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
-    if (schedule.first_of_direction(stage)) add(spec.embedding);
-    if (schedule.last_of_direction(stage)) add(spec.head);
-    tasks += pieces * schedule.micro_batches_per_direction();
-  }
-  return tasks;
-}
-
 void CheckSize(const StepSpec& spec) {
   // A simulated step of 3.2 M tasks took 86 at its peak, waits and timeline included.
   constexpr double kBytesOfTask = 100;
   constexpr double kMostTasks = 4e9;  // ids are 32 bits
-  const double tasks = Tasks(spec);
+  const double tasks = TaskCount(spec);
   const Bytes needed(tasks * kBytesOfTask);
   const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
   if (needed <= memory && tasks < kMostTasks) return;
@@ -111,8 +94,9 @@ std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator
   Simulation simulation{.schedule = ShortName(choice),
                         .estimate = estimator.Itemise(plan),
                         .estimated_schedule = ShortName(ScheduleOf(plan, micro_batches))};
-  CheckSize(StepSpecOf(estimator, plan, choice));
-  simulation.step = SimulateStep(estimator, plan, choice);
+  StepSpec spec = StepSpecOf(estimator, plan, choice);
+  CheckSize(spec);
+  simulation.step = SimulateStep(estimator, plan, std::move(spec));
   simulation.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return simulation;

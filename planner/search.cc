@@ -2,14 +2,13 @@
 #include "planner/search.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <thread>
 #include <tuple>
+
+#include "planner/parallel_work.h"
 
 namespace millwright {
 namespace {
@@ -478,35 +477,10 @@ Findings SearchSpace(const Space& space, int threads, const std::function<void(d
   std::vector<Worker> workers;
   workers.reserve(threads);
   for (int i = 0; i < threads; ++i) workers.emplace_back(space);
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::exception_ptr> failures(threads);
-  const auto work = [&](Worker& worker) {
-    try {
-      for (std::size_t i = next++; i < space.shapes.size(); i = next++) worker.Run(space.shapes[i]);
-    } catch (...) {
-      failures[std::size_t(&worker - workers.data())] = std::current_exception();
-      next = space.shapes.size();  // the others stop at their next shape
-    }
-  };
-  if (threads == 1 && !progress) {
-    work(workers.front());
-  } else {
-    std::atomic<int> running = threads;
-    std::vector<std::jthread> pool;
-    for (Worker& worker : workers) {
-      pool.emplace_back([&] {
-        work(worker);
-        --running;
-      });
-    }
-    while (progress && running > 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      progress(std::min(1.0, double(next) / double(std::max<std::size_t>(1, space.shapes.size()))));
-    }
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  ForEachInParallel(
+      space.shapes.size(), threads,
+      [&](int thread, std::size_t i) { workers[std::size_t(thread)].Run(space.shapes[i]); },
+      progress);
   Findings all;
   for (Worker& worker : workers) Merge(all, worker.findings());
   return all;

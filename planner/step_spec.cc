@@ -453,6 +453,22 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   return spec;
 }
 
+double TaskCount(const StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  double tasks = 0;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    double pieces = 2;  // receives and sends
+    const auto add = [&](const LayerPasses& layer) {
+      pieces += double(layer.forward.size() + layer.backward.size());
+    };
+    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
+    if (schedule.first_of_direction(stage)) add(spec.embedding);
+    if (schedule.last_of_direction(stage)) add(spec.head);
+    tasks += pieces * schedule.micro_batches_per_direction();
+  }
+  return tasks;
+}
+
 int SimulatedStep::fullest() const {
   return int(std::max_element(peak.begin(), peak.end()) - peak.begin());
 }
@@ -471,8 +487,12 @@ int SimulatedStep::slowest() const {
 
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
                            const ScheduleChoice& schedule) {
+  return SimulateStep(estimator, plan, StepSpecOf(estimator, plan, schedule));
+}
+
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec) {
   SimulatedStep result;
-  result.spec = StepSpecOf(estimator, plan, schedule);
+  result.spec = std::move(spec);
   result.graph = BuildStepGraph(result.spec);
   result.timeline = Simulate(result.graph);
   if (!result.timeline.deadlock.empty()) {

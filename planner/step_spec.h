@@ -17,6 +17,8 @@ namespace millwright {
 // give (micro-batches, stages, layers for its chunks).
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
+// Tasks that the step's graph will have, but for data parallelism's few.
+double TaskCount(const StepSpec& spec);
 // The schedule that `plan` names: 1F1B or interleaved.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
 
@@ -38,5 +40,7 @@ struct SimulatedStep {
 };
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
                            const ScheduleChoice& schedule);
+// `spec` is that of `plan`.
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec);
 
 }  // namespace millwright

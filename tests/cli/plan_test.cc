@@ -65,12 +65,14 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(Keys(json), testing::ElementsAre(
-                              "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
-                              "hfu", "mfu_convention", "fits", "plan", "micro_batches",
-                              "slowest_stage", "time", "memory", "question", "warnings",
-                              "memory_limit_bytes", "plans", "pareto", "searched", "rejected",
-                              "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(Keys(json),
+              testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+                                   "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
+                                   "slowest_stage", "time", "memory", "simulated_step_time_s",
+                                   "simulated_peak_bytes", "simulated_fits", "estimate_error",
+                                   "question", "warnings", "memory_limit_bytes", "plans",
+                                   "simulation", "pareto", "searched", "rejected", "out_of_memory",
+                                   "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);
@@ -78,7 +80,8 @@ TEST(Plan, JsonKeys) {
   EXPECT_THAT(Keys(best),
               testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
-                                   "slowest_stage", "time", "memory"));
+                                   "slowest_stage", "time", "memory", "simulated_step_time_s",
+                                   "simulated_peak_bytes", "simulated_fits", "estimate_error"));
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
                                    "micro_batch", "zero", "zero_shard", "recompute", "schedule",
@@ -106,11 +109,45 @@ TEST(Plan, JsonKeys) {
   EXPECT_LE(peak, json["memory_limit_bytes"].get<double>());
 }
 
+TEST(Plan, RanksByTheSimulatedStep) {
+  const Json json = Parsed(RunCommand("plan --json --top 40" + std::string(kMoe)));
+  const Json& plans = json["plans"];
+  ASSERT_GT(plans.size(), 32U);
+  const Json& simulation = json["simulation"];
+  EXPECT_EQ(simulation["simulated"], plans.size() + simulation["left_out"].size());
+  double largest = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    largest = std::max(largest, std::abs(plans[i]["estimate_error"].get<double>()));
+    EXPECT_TRUE(plans[i]["simulated_fits"].get<bool>());
+    if (i == 0) continue;
+    EXPECT_LE(plans[i - 1]["simulated_step_time_s"], plans[i]["simulated_step_time_s"]);
+  }
+  EXPECT_LE(largest, simulation["largest_error"].get<double>());
+  EXPECT_THAT(RunCommand("plan" + std::string(kMoe)).out,
+              HasSubstr("\n  Ranked by simulated step, of the 32 fastest by the estimate; it is "));
+}
+
+TEST(Plan, NoSimulationRanksByTheEstimate) {
+  const std::string flags = "plan --no-simulate" + std::string(kMoe);
+  const Json json = Parsed(RunCommand(flags + " --json"));
+  EXPECT_EQ(json["simulation"]["simulated"], 0);
+  EXPECT_EQ(json["simulated_step_time_s"], nullptr);
+  EXPECT_EQ(json["estimate_error"], nullptr);
+  const Json& plans = json["plans"];
+  ASSERT_EQ(plans.size(), 10U);
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    EXPECT_LE(plans[i - 1]["step_time_s"], plans[i]["step_time_s"]);
+  }
+  EXPECT_EQ(json["pareto"][0]["plan"], plans[0]["plan"]);
+  EXPECT_THAT(RunCommand(flags).out, testing::Not(HasSubstr("imulated")));
+}
+
 TEST(Plan, ParetoFrontTradesTimeForMemory) {
   const Json json = Parsed(RunCommand("plan --json" + std::string(kSmall)));
   const Json& front = json["pareto"];
   ASSERT_GT(front.size(), 1U);
-  EXPECT_EQ(front[0]["step_time_s"], json["plans"][0]["step_time_s"]);
+  // Both by the estimate.
+  EXPECT_LE(front[0]["step_time_s"], json["plans"][0]["step_time_s"]);
   for (std::size_t i = 1; i < front.size(); ++i) {
     EXPECT_GT(front[i]["step_time_s"].get<double>(), front[i - 1]["step_time_s"].get<double>());
     EXPECT_LT(front[i]["memory"]["peak_bytes"].get<double>(),
@@ -142,7 +179,19 @@ TEST_F(PlanFile, OutIsReadBackByEstimate) {
     Json again = Parsed(estimate);
     again.erase("question");
     again.erase("warnings");
-    EXPECT_EQ(again.dump(), best.dump());
+    Json estimated = best;
+    for (const char* key :
+         {"simulated_step_time_s", "simulated_peak_bytes", "simulated_fits", "estimate_error"}) {
+      EXPECT_EQ(estimated.erase(key), 1U) << key;
+    }
+    EXPECT_EQ(again.dump(), estimated.dump());
+    // What simulate makes of it is what plan ranked it by.
+    const Json simulated = Parsed(RunCommand("simulate --json job.json"));
+    EXPECT_EQ(simulated["step_time_s"], best["simulated_step_time_s"]);
+    EXPECT_EQ(simulated["peak_bytes"], best["simulated_peak_bytes"]);
+    EXPECT_NEAR(best["estimate_error"].get<double>(),
+                best["step_time_s"].get<double>() / simulated["step_time_s"].get<double>() - 1,
+                1e-12);
     // And by plan, which finds the same.
     EXPECT_EQ(Parsed(RunCommand("plan --json job.json"))["plans"][0].dump(), best.dump());
   }
