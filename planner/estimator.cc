@@ -288,8 +288,9 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
-  // A tied embedding, or one that MTP modules use, lives on the first stage and again on the last.
-  const bool tied_copy = tied && plan.pipeline > 1;
+  // A tied embedding, or one that MTP modules use, lives with the first stage and again with the
+  // last, unless one rank holds both.
+  const bool tied_copy = tied && !(content.embedding && content.head);
   if (tied_copy && content.head) outside += shape_.token_table;
   parameters += outside;
 

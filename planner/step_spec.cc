@@ -317,7 +317,56 @@ class DataShares {
   std::array<Part, 2> parts_;
 };
 
+// Of each stage, the kinds of its layers in order.
+std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
+                                            const PipelineSchedule& schedule) {
+  const int pipeline = schedule.pipeline, stages = schedule.stages_per_direction();
+  const std::vector<StageContent> content = StagesOf(model, pipeline, stages / pipeline);
+  std::vector<std::vector<int>> kinds;
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const int in_direction = s % stages;
+    kinds.push_back(
+        content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
+  }
+  return kinds;
+}
+
 }  // namespace
+
+std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
+                                     const PipelineSchedule& schedule) {
+  std::vector<StageContent> ranks(std::size_t(schedule.pipeline));
+  for (int r = 0; r < schedule.pipeline; ++r) {
+    ranks[std::size_t(r)].ranks = {r};
+    ranks[std::size_t(r)].layers.assign(estimator.kinds().size(), 0);
+  }
+  const std::vector<std::vector<int>> kinds = KindsOfStages(estimator.model(), schedule);
+  for (int s = 0; s < schedule.stages(); ++s) {
+    StageContent& rank = ranks[std::size_t(schedule.rank_of_stage[std::size_t(s)])];
+    rank.chunks.push_back(kinds[std::size_t(s)]);
+    for (int kind : rank.chunks.back()) ++rank.layers[std::size_t(kind)];
+    rank.total_layers += int(rank.chunks.back().size());
+    rank.embedding = rank.embedding || schedule.first_of_direction(s);
+    rank.head = rank.head || schedule.last_of_direction(s);
+  }
+  const std::vector<StageContent> distinct = DistinctStages(ranks);
+  ParallelConfig held = plan;
+  if (int(ranks[0].chunks.size()) != held.virtual_stages) held.virtual_stages = 1;
+  const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
+  const std::vector<TreatedLayer> layers = shape.Treat({});
+  std::vector<StageMemory> memory =
+      PipelineTerms(estimator, shape, distinct, held)
+          .Itemise(held, {.treated = layers, .rest = {}, .leading = {}})
+          .memory;
+  for (StageMemory& rank : memory) {
+    for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits, MemoryItem::kWorkingSet,
+                            MemoryItem::kAllocatorSlack}) {
+      rank[item] = Bytes(0);
+    }
+    rank[MemoryItem::kOptimizer] = rank[MemoryItem::kOptimizer] / double(schedule.directions);
+  }
+  return memory;
+}
 
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
   return {.kind = plan.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
@@ -390,12 +439,9 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.
-  const std::vector<StageContent> content = StagesOf(model, plan.pipeline, stages / plan.pipeline);
-  const auto chunk = [&](int stage) -> const std::vector<int>& {
-    return content[std::size_t(stage % plan.pipeline)].chunks[std::size_t(stage / plan.pipeline)];
-  };
-  for (int s = 0; s < spec.schedule.stages(); ++s) {
-    std::vector<int>& out = spec.layers_of_stage.emplace_back(chunk(s % stages));
+  const std::vector<std::vector<int>> kinds_of_stage = KindsOfStages(model, spec.schedule);
+  for (const std::vector<int>& of_stage : kinds_of_stage) {
+    std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (partly && int(i) >= plan.recompute.full_layers) out[i] += int(kinds.size());
     }
@@ -419,9 +465,12 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   std::vector<RankParameters> held(std::size_t(plan.pipeline));
   for (int s = 0; s < stages; ++s) {
     RankParameters& rank = held[std::size_t(spec.schedule.rank_of_stage[std::size_t(s)])];
-    for (int kind : chunk(s)) rank += costs.kind_parameters[std::size_t(kind)];
+    for (int kind : kinds_of_stage[std::size_t(s)]) {
+      rank += costs.kind_parameters[std::size_t(kind)];
+    }
     if (s == 0) rank += costs.embedding_parameters;
-    if (s + 1 == stages && plan.pipeline > 1 &&
+    if (s + 1 == stages &&
+        spec.schedule.rank_of_stage[std::size_t(s)] != spec.schedule.rank_of_stage[0] &&
         (model.tied_embeddings || model.mtp_num_layers > 0)) {
       rank += costs.token_table;
     }
@@ -498,21 +547,14 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
   if (!result.timeline.deadlock.empty()) {
     throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
   }
-  const double copies = result.spec.schedule.directions;  // DualPipe holds the model twice
   const Estimate estimate = estimator.Itemise(plan);
   // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
   MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
                    estimate.hfu * (estimate.step / result.step()) <= 1);
-  for (int rank = 0; rank < plan.pipeline; ++rank) {
-    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, rank));
-    const StageMemory& memory = estimate.memory[std::size_t(rank)];
-    const Bytes state = memory[MemoryItem::kWeights] + memory[MemoryItem::kGradients];
-    const Bytes overhead = memory[MemoryItem::kNccl] + memory[MemoryItem::kCudaContext];
-    const Bytes allocated = (copies - 1) * state + memory.total() - overhead -
-                            memory[MemoryItem::kActivations] - memory[MemoryItem::kLogits] -
-                            memory[MemoryItem::kWorkingSet] - memory[MemoryItem::kAllocatorSlack];
-    result.fixed.push_back(allocated + overhead);
-    result.allocated.push_back(allocated);
+  for (const StageMemory& memory : HeldByRanks(estimator, plan, result.spec.schedule)) {
+    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, memory.stage));
+    result.fixed.push_back(memory.total());
+    result.allocated.push_back(memory.allocated());
   }
   result.slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
   result.SetPeaks();

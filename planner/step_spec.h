@@ -22,6 +22,12 @@ double TaskCount(const StepSpec& spec);
 // The schedule that `plan` names: 1F1B or interleaved.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
 
+// What each rank holds before activations: state and buffers of the layers, the embedding and the
+// head that `schedule` puts there.  A V has first and last stage on rank 0; DualPipe holds every
+// stage twice, and two ranks of the same stages share their optimizer state.
+std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
+                                     const PipelineSchedule& schedule);
+
 // A simulated step.
 struct SimulatedStep {
   StepSpec spec;
