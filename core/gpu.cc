@@ -208,10 +208,6 @@ std::span<const std::string_view> CalibrationNames() {
 
 FlopsPerSecond GpuSpec::peak(Precision p) const {
   switch (p) {
-    case Precision::kFp32:
-      return peak_fp32;
-    case Precision::kTf32:
-      return peak_tf32;
     case Precision::kFp16:
     case Precision::kBf16:
       return peak_bf16;

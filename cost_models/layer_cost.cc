@@ -14,9 +14,6 @@ bool LowPrecision(Precision p) {
 // Sustained rate of large GEMMs, of the BF16 peak; 0: not measured.
 double Efficiency(Precision p, const GemmCalibration& g) {
   switch (p) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return 0;
     case Precision::kFp16:
     case Precision::kBf16:
       return g.efficiency;
@@ -32,9 +29,6 @@ double Efficiency(Precision p, const GemmCalibration& g) {
 
 double InputWidth(Precision p) {
   switch (p) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return 4;
     case Precision::kFp16:
     case Precision::kBf16:
       return 2;

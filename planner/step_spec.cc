@@ -317,17 +317,71 @@ class DataShares {
   std::array<Part, 2> parts_;
 };
 
+// Of each stage, the kinds of its layers in order.
+std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
+                                            const PipelineSchedule& schedule) {
+  const int pipeline = schedule.pipeline, stages = schedule.stages_per_direction();
+  const std::vector<StageContent> content = StagesOf(model, pipeline, stages / pipeline);
+  std::vector<std::vector<int>> kinds;
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const int in_direction = s % stages;
+    kinds.push_back(
+        content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
+  }
+  return kinds;
+}
+
 }  // namespace
 
+std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
+                                     const PipelineSchedule& schedule) {
+  std::vector<StageContent> ranks(std::size_t(schedule.pipeline));
+  for (int r = 0; r < schedule.pipeline; ++r) {
+    ranks[std::size_t(r)].ranks = {r};
+    ranks[std::size_t(r)].layers.assign(estimator.kinds().size(), 0);
+  }
+  const std::vector<std::vector<int>> kinds = KindsOfStages(estimator.model(), schedule);
+  for (int s = 0; s < schedule.stages(); ++s) {
+    StageContent& rank = ranks[std::size_t(schedule.rank_of_stage[std::size_t(s)])];
+    rank.chunks.push_back(kinds[std::size_t(s)]);
+    for (int kind : rank.chunks.back()) ++rank.layers[std::size_t(kind)];
+    rank.total_layers += int(rank.chunks.back().size());
+    rank.embedding = rank.embedding || schedule.first_of_direction(s);
+    rank.head = rank.head || schedule.last_of_direction(s);
+  }
+  const std::vector<StageContent> distinct = DistinctStages(ranks);
+  ParallelConfig held = plan;
+  held.virtual_stages = int(ranks[0].chunks.size());
+  const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
+  const std::vector<TreatedLayer> layers = shape.Treat({});
+  std::vector<StageMemory> memory =
+      PipelineTerms(estimator, shape, distinct, held)
+          .Itemise(held, {.treated = layers, .rest = {}, .leading = {}})
+          .memory;
+  for (StageMemory& rank : memory) {
+    for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits, MemoryItem::kWorkingSet,
+                            MemoryItem::kAllocatorSlack}) {
+      rank[item] = Bytes(0);
+    }
+    rank[MemoryItem::kOptimizer] = rank[MemoryItem::kOptimizer] / double(schedule.directions);
+  }
+  return memory;
+}
+
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
-  return {.kind = plan.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+  return {.kind = plan.schedule,
           .pipeline = plan.pipeline,
           .micro_batches = int(micro_batches),
           .virtual_stages = plan.virtual_stages};
 }
 
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
-                    const ScheduleChoice& choice) {
+                    const ScheduleChoice& schedule) {
+  return StepSpecOf(estimator, plan, BuildSchedule(schedule));
+}
+
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    PipelineSchedule schedule) {
   const ModelConfig& model = estimator.model();
   const TrainingConfig& training = estimator.training();
   const LayerShape shape = ShapeOf(plan, training);
@@ -337,15 +391,28 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   const Calibration& calibration = estimator.calibration();
 
   StepSpec spec;
-  spec.schedule = BuildSchedule(choice);
+  spec.schedule = std::move(schedule);
+  MILLWRIGHT_CHECK(spec.schedule.pipeline == plan.pipeline);
+  std::vector<int> held_stages(std::size_t(plan.pipeline));
+  for (int rank : spec.schedule.rank_of_stage) ++held_stages[std::size_t(rank)];
+  if (std::count(held_stages.begin(), held_stages.end(), held_stages[0]) != plan.pipeline) {
+    throw ConfigError(
+        fmt::format("{}: some ranks hold more stages than others, and a step splits "
+                    "the layers evenly",
+                    spec.schedule.file));
+  }
   const int stages = spec.schedule.stages_per_direction();
+  if (stages % plan.pipeline != 0) {
+    throw ConfigError(fmt::format("{}: {} stages in a direction are not a multiple of {} ranks",
+                                  spec.schedule.file, stages, plan.pipeline));
+  }
   if (stages > model.num_layers) {
     throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
                                   spec.schedule.name, stages, model.name, model.num_layers));
   }
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
-  MILLWRIGHT_CHECK(micro_batches == choice.micro_batches);
+  MILLWRIGHT_CHECK(micro_batches == spec.schedule.micro_batches);
 
   // Layers that are recomputed in full and others of the same kind are two kinds here.
   const bool partly = plan.recompute.full_layers > 0;
@@ -390,12 +457,9 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.
-  const std::vector<StageContent> content = StagesOf(model, plan.pipeline, stages / plan.pipeline);
-  const auto chunk = [&](int stage) -> const std::vector<int>& {
-    return content[std::size_t(stage % plan.pipeline)].chunks[std::size_t(stage / plan.pipeline)];
-  };
-  for (int s = 0; s < spec.schedule.stages(); ++s) {
-    std::vector<int>& out = spec.layers_of_stage.emplace_back(chunk(s % stages));
+  const std::vector<std::vector<int>> kinds_of_stage = KindsOfStages(model, spec.schedule);
+  for (const std::vector<int>& of_stage : kinds_of_stage) {
+    std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (partly && int(i) >= plan.recompute.full_layers) out[i] += int(kinds.size());
     }
@@ -419,9 +483,12 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   std::vector<RankParameters> held(std::size_t(plan.pipeline));
   for (int s = 0; s < stages; ++s) {
     RankParameters& rank = held[std::size_t(spec.schedule.rank_of_stage[std::size_t(s)])];
-    for (int kind : chunk(s)) rank += costs.kind_parameters[std::size_t(kind)];
+    for (int kind : kinds_of_stage[std::size_t(s)]) {
+      rank += costs.kind_parameters[std::size_t(kind)];
+    }
     if (s == 0) rank += costs.embedding_parameters;
-    if (s + 1 == stages && plan.pipeline > 1 &&
+    if (s + 1 == stages &&
+        spec.schedule.rank_of_stage[std::size_t(s)] != spec.schedule.rank_of_stage[0] &&
         (model.tied_embeddings || model.mtp_num_layers > 0)) {
       rank += costs.token_table;
     }
@@ -453,6 +520,22 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   return spec;
 }
 
+double TaskCount(const StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  double tasks = 0;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    double pieces = 2;  // receives and sends
+    const auto add = [&](const LayerPasses& layer) {
+      pieces += double(layer.forward.size() + layer.backward.size());
+    };
+    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
+    if (schedule.first_of_direction(stage)) add(spec.embedding);
+    if (schedule.last_of_direction(stage)) add(spec.head);
+    tasks += pieces * schedule.micro_batches_per_direction();
+  }
+  return tasks;
+}
+
 int SimulatedStep::fullest() const {
   return int(std::max_element(peak.begin(), peak.end()) - peak.begin());
 }
@@ -471,28 +554,28 @@ int SimulatedStep::slowest() const {
 
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
                            const ScheduleChoice& schedule) {
+  return SimulateStep(estimator, plan, StepSpecOf(estimator, plan, schedule));
+}
+
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec) {
   SimulatedStep result;
-  result.spec = StepSpecOf(estimator, plan, schedule);
+  result.spec = std::move(spec);
   result.graph = BuildStepGraph(result.spec);
   result.timeline = Simulate(result.graph);
   if (!result.timeline.deadlock.empty()) {
+    if (!result.spec.schedule.file.empty()) {
+      throw ConfigError(result.spec.schedule.file + ": " + result.timeline.deadlock);
+    }
     throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
   }
-  const double copies = result.spec.schedule.directions;  // DualPipe holds the model twice
   const Estimate estimate = estimator.Itemise(plan);
   // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
   MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
                    estimate.hfu * (estimate.step / result.step()) <= 1);
-  for (int rank = 0; rank < plan.pipeline; ++rank) {
-    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, rank));
-    const StageMemory& memory = estimate.memory[std::size_t(rank)];
-    const Bytes state = memory[MemoryItem::kWeights] + memory[MemoryItem::kGradients];
-    const Bytes overhead = memory[MemoryItem::kNccl] + memory[MemoryItem::kCudaContext];
-    const Bytes allocated = (copies - 1) * state + memory.total() - overhead -
-                            memory[MemoryItem::kActivations] - memory[MemoryItem::kLogits] -
-                            memory[MemoryItem::kWorkingSet] - memory[MemoryItem::kAllocatorSlack];
-    result.fixed.push_back(allocated + overhead);
-    result.allocated.push_back(allocated);
+  for (const StageMemory& memory : HeldByRanks(estimator, plan, result.spec.schedule)) {
+    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, memory.stage));
+    result.fixed.push_back(memory.total());
+    result.allocated.push_back(memory.allocated());
   }
   result.slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
   result.SetPeaks();
