@@ -516,7 +516,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));
   spec.overlap_gather = training.overlap_param_gather;
   spec.overlap_reduce = training.overlap_grad_reduce;
-  spec.overlap_transfers = training.overlap_p2p || choice.kind != ScheduleKind::kInterleaved;
+  // With one stage a rank Megatron-LM has nothing to overlap a transfer with.
+  spec.overlap_transfers = training.overlap_p2p || stages == plan.pipeline;
   return spec;
 }
 
