@@ -61,8 +61,9 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   bool json = false;
   flags.AddTo(line);
   plan_flags.AddWithoutScheduleTo(line);
-  line.Text("--schedule", "NAME[:CHUNKS]", schedule,
-            "of the pipeline (see: describe schedules; default: interleaved with vpp above 1, "
+  line.Text("--schedule", "NAME[:CHUNKS]|FILE", schedule,
+            "of the pipeline, built in (see: describe schedules) or from a file as describe "
+            "schedule --json writes it (default: the job file's; interleaved with vpp above 1, "
             "else 1f1b)");
   FullFlags full_flags;
   full_flags.AddTo(line);
@@ -87,7 +88,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
       // A schedule asked for here takes the place of the job file's chunks, not of --vpp.
       if (!plan_flags.gives_virtual_stages() && (asked->chunks || !ChoosesChunks(asked->kind))) {
         job.parallel.virtual_stages = 1;
-        job.parallel.schedule = Schedule::k1F1B;
+        job.parallel.schedule = ScheduleKind::k1F1B;
       }
       const int vpp = job.parallel.virtual_stages;
       if (asked->chunks && vpp > 1 && *asked->chunks != vpp) {

@@ -9,6 +9,7 @@
 #include "core/mistakes.h"
 #include "core/unit_text.h"
 #include "sim/schedule_file.h"
+#include "sim/schedule_timing.h"
 
 namespace millwright {
 namespace {
@@ -23,7 +24,7 @@ std::string ShortName(const ScheduleChoice& choice) {
 // Frameworks' own two schedules are not all that there are: what they ask for is left out.
 ParallelConfig WithoutSchedule(ParallelConfig plan) {
   plan.virtual_stages = 1;
-  plan.schedule = Schedule::k1F1B;
+  plan.schedule = ScheduleKind::k1F1B;
   return plan;
 }
 
@@ -50,11 +51,16 @@ void CheckSize(const StepSpec& spec) {
 
 ScheduleAsked ParseScheduleAsked(std::string_view text) {
   if (NamesScheduleFile(text)) {
-    constexpr std::size_t kMostShown = 60;
-    throw ConfigError(
-        fmt::format("expected the name of a schedule (see: describe schedules), got the file "
-                    "\"{}\"; describe schedule draws one",
-                    Printable(text, kMostShown)));
+    ScheduleAsked asked{
+        .text = std::string(text),
+        .file = LoadSchedule(std::string(text), {.pipeline = 0, .micro_batches = 0})};
+    if (asked.file->forward_only) {
+      throw ConfigError(fmt::format("{} has no backward pass, and a training step is simulated",
+                                    Printable(text, kMostNameShown)));
+    }
+    TimeSchedule(*asked.file, EvenCosts(*asked.file, {Seconds(1), Seconds(1), Seconds(1)}, {}),
+                 PassTimes::kLeaveOut);
+    return asked;
   }
   const ScheduleChoice choice = ParseScheduleChoice(text);
   if (choice.kind == ScheduleKind::kForwardOnly) {
@@ -65,36 +71,41 @@ ScheduleAsked ParseScheduleAsked(std::string_view text) {
   return asked;
 }
 
-bool ChoosesChunks(ScheduleKind kind) {
-  return kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kBreadthFirst;
-}
-
 Verdict CheckWithoutSchedule(const Job& job) { return Check(job, WithoutSchedule(job.parallel)); }
 
 std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator& estimator,
                                                  const std::optional<ScheduleAsked>& asked) {
   const auto start = std::chrono::steady_clock::now();
-  ParallelConfig plan = asked ? WithoutSchedule(job.parallel) : job.parallel;
+  std::optional<ScheduleAsked> other = asked;
+  if (!other) {
+    if (const Verdict verdict = Check(job, job.parallel)) return *verdict;
+    const ScheduleKind own = job.parallel.schedule;
+    if (!HasClosedForm(own)) other = {.text = std::string(NameOf(own)), .kind = own};
+  }
+  ParallelConfig plan = other ? WithoutSchedule(job.parallel) : job.parallel;
   if (const Verdict verdict = Check(job, plan)) return *verdict;
   const std::int64_t micro_batches =
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   ScheduleChoice choice = ScheduleOf(plan, micro_batches);
-  if (asked) {
-    choice.kind = asked->kind;
-    choice.virtual_stages = asked->chunks.value_or(job.parallel.virtual_stages);
+  if (other && other->file) {
+    CheckSizes(*other->file, plan.pipeline, int(micro_batches));
+  } else if (other) {
+    choice.kind = other->kind;
+    choice.virtual_stages = other->chunks.value_or(job.parallel.virtual_stages);
     if (ChoosesChunks(choice.kind) && choice.virtual_stages > 1) {
-      // The closed form, and which layers a rank holds, are those of the interleaved plan.
+      // The closed form is that of the interleaved plan.
       ParallelConfig interleaved = plan;
       interleaved.virtual_stages = choice.virtual_stages;
-      interleaved.schedule = Schedule::kInterleaved;
+      interleaved.schedule = ScheduleKind::kInterleaved;
       if (!Check(job, interleaved)) plan = interleaved;
     }
   }
 
-  Simulation simulation{.schedule = ShortName(choice),
+  const bool from_file = other && other->file;
+  Simulation simulation{.schedule = from_file ? other->text : ShortName(choice),
                         .estimate = estimator.Itemise(plan),
                         .estimated_schedule = ShortName(ScheduleOf(plan, micro_batches))};
-  StepSpec spec = StepSpecOf(estimator, plan, choice);
+  StepSpec spec = StepSpecOf(estimator, plan, from_file ? *other->file : BuildSchedule(choice));
   CheckSize(spec);
   simulation.step = SimulateStep(estimator, plan, std::move(spec));
   simulation.seconds =

@@ -15,6 +15,10 @@ PassTime operator+(PassTime a, const PassTime& b) {
 
 }  // namespace
 
+bool HasClosedForm(ScheduleKind schedule) {
+  return schedule == ScheduleKind::k1F1B || schedule == ScheduleKind::kInterleaved;
+}
+
 std::string_view Name(TimeItem item) {
   switch (item) {
     case TimeItem::kCompute:

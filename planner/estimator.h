@@ -99,6 +99,10 @@ struct ShapeCosts {
 
 class PipelineTerms;
 
+// Whether an estimate is of this schedule.  Of the others' plans it is that of 1F1B, or with
+// virtual stages of the interleaved schedule, in time and in memory.
+bool HasClosedForm(ScheduleKind schedule);
+
 class Estimator {
  public:
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster);

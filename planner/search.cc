@@ -58,7 +58,7 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
     std::vector<PipelineLayout>& of_degree = layouts[p];
     const int most = p == 1 ? 1 : std::min(kMostVirtualStages, model.num_layers / p);
     for (int v = 1; v <= most; ++v) {
-      const Schedule schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      const ScheduleKind schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
       if (!filter.Allows(Knob::kVpp, v) ||
           !filter.Allows(Knob::kSchedule, static_cast<int>(schedule))) {
         ++forbidden;
@@ -267,7 +267,7 @@ void Worker::RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan) {
     best_found_ = !inserted && best_->step.value > 0;
     for (const PipelineLayout& layout : layouts) {
       plan.virtual_stages = layout.virtual_stages;
-      plan.schedule = layout.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      plan.schedule = layout.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
       if (const Verdict v = CheckBatch(space_.training, plan.data, plan.micro_batch_size,
                                        plan.pipeline, plan.virtual_stages)) {
         findings_.Reject(*v);

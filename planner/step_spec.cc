@@ -351,7 +351,7 @@ std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelC
   }
   const std::vector<StageContent> distinct = DistinctStages(ranks);
   ParallelConfig held = plan;
-  if (int(ranks[0].chunks.size()) != held.virtual_stages) held.virtual_stages = 1;
+  held.virtual_stages = int(ranks[0].chunks.size());
   const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
   const std::vector<TreatedLayer> layers = shape.Treat({});
   std::vector<StageMemory> memory =
@@ -369,14 +369,19 @@ std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelC
 }
 
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
-  return {.kind = plan.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+  return {.kind = plan.schedule,
           .pipeline = plan.pipeline,
           .micro_batches = int(micro_batches),
           .virtual_stages = plan.virtual_stages};
 }
 
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
-                    const ScheduleChoice& choice) {
+                    const ScheduleChoice& schedule) {
+  return StepSpecOf(estimator, plan, BuildSchedule(schedule));
+}
+
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    PipelineSchedule schedule) {
   const ModelConfig& model = estimator.model();
   const TrainingConfig& training = estimator.training();
   const LayerShape shape = ShapeOf(plan, training);
@@ -386,15 +391,28 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   const Calibration& calibration = estimator.calibration();
 
   StepSpec spec;
-  spec.schedule = BuildSchedule(choice);
+  spec.schedule = std::move(schedule);
+  MILLWRIGHT_CHECK(spec.schedule.pipeline == plan.pipeline);
+  std::vector<int> held_stages(std::size_t(plan.pipeline));
+  for (int rank : spec.schedule.rank_of_stage) ++held_stages[std::size_t(rank)];
+  if (std::count(held_stages.begin(), held_stages.end(), held_stages[0]) != plan.pipeline) {
+    throw ConfigError(
+        fmt::format("{}: some ranks hold more stages than others, and a step splits "
+                    "the layers evenly",
+                    spec.schedule.file));
+  }
   const int stages = spec.schedule.stages_per_direction();
+  if (stages % plan.pipeline != 0) {
+    throw ConfigError(fmt::format("{}: {} stages in a direction are not a multiple of {} ranks",
+                                  spec.schedule.file, stages, plan.pipeline));
+  }
   if (stages > model.num_layers) {
     throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
                                   spec.schedule.name, stages, model.name, model.num_layers));
   }
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
-  MILLWRIGHT_CHECK(micro_batches == choice.micro_batches);
+  MILLWRIGHT_CHECK(micro_batches == spec.schedule.micro_batches);
 
   // Layers that are recomputed in full and others of the same kind are two kinds here.
   const bool partly = plan.recompute.full_layers > 0;
@@ -498,7 +516,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));
   spec.overlap_gather = training.overlap_param_gather;
   spec.overlap_reduce = training.overlap_grad_reduce;
-  spec.overlap_transfers = training.overlap_p2p || choice.kind != ScheduleKind::kInterleaved;
+  spec.overlap_transfers =
+      training.overlap_p2p || spec.schedule.name != NameOf(ScheduleKind::kInterleaved);
   return spec;
 }
 
@@ -545,6 +564,9 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
   result.graph = BuildStepGraph(result.spec);
   result.timeline = Simulate(result.graph);
   if (!result.timeline.deadlock.empty()) {
+    if (!result.spec.schedule.file.empty()) {
+      throw ConfigError(result.spec.schedule.file + ": " + result.timeline.deadlock);
+    }
     throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
   }
   const Estimate estimate = estimator.Itemise(plan);

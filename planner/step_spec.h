@@ -14,12 +14,15 @@
 namespace millwright {
 
 // `plan` must have passed CheckPlan.  ConfigError where `schedule` needs what the plan does not
-// give (micro-batches, stages, layers for its chunks).
+// give (micro-batches, stages, layers for its chunks), or has more stages on one rank than on
+// another.  Which layers a rank holds is the schedule's to say.
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    PipelineSchedule schedule);
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
 // Tasks that the step's graph will have, but for data parallelism's few.
 double TaskCount(const StepSpec& spec);
-// The schedule that `plan` names: 1F1B or interleaved.
+// The schedule that `plan` names.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
 
 // What each rank holds before activations: state and buffers of the layers, the embedding and the

@@ -199,7 +199,7 @@ std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& s
   table.Row({"Pipeline parallel",
              p.pipeline == 1
                  ? "1"
-                 : fmt::format("{}, {} schedule{}", p.pipeline, NameIn(ScheduleNames(), p.schedule),
+                 : fmt::format("{}, {} schedule{}", p.pipeline, std::string(NameOf(p.schedule)),
                                p.virtual_stages > 1
                                    ? fmt::format(", {} virtual stages a rank", p.virtual_stages)
                                    : "")});

@@ -37,7 +37,7 @@ Json ToJson(const ParallelConfig& p) {
           {"zero", p.zero},
           {"zero_shard", p.zero_shard},
           {"recompute", ShortName(p.recompute)},
-          {"schedule", NameIn(ScheduleNames(), p.schedule)}};
+          {"schedule", std::string(NameOf(p.schedule))}};
 }
 
 // A plan that can run.

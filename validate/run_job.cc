@@ -420,7 +420,7 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
       if (ranks && *ranks >= 1 && *ranks < p.data) p.zero_shard = int(*ranks);
     }
   }
-  p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   if (Has(run.notes, "Ulysses")) p.context_kind = ContextParallelKind::kUlysses;
   // Megatron wants sequence parallelism with tensor parallelism in MoE models; without being told
   // otherwise its recipes since 2023 set it for all.

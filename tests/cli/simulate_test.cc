@@ -173,12 +173,97 @@ TEST_F(SimulateFiles, ScheduleThatThereIsNot) {
   EXPECT_EQ(Of(line + "interleaved:x"),
             "millwright: --schedule: schedule \"interleaved:x\": expected a number of virtual "
             "stages of at least 1 behind the colon, as in interleaved:4, got \"x\"\n");
-  EXPECT_EQ(Of(line + "own.json"),
-            "millwright: --schedule: expected the name of a schedule (see: describe schedules), "
-            "got the file \"own.json\"; describe schedule draws one\n");
+  EXPECT_EQ(Of(line + "own.json"), "millwright: --schedule: own.json: no such file\n");
   EXPECT_EQ(Of(line + "forward-only"),
             "millwright: --schedule: forward-only has no backward pass, and a training step is "
             "simulated\n");
+}
+
+TEST_F(SimulateFiles, AScheduleFileIsSimulatedAsTheBuiltInOneThatItHolds) {
+  for (const std::string name : {"zb-h1", "dualpipe", "interleaved:2", "v-half"}) {
+    SCOPED_TRACE(name);
+    Write("own.json",
+          RunCommand("describe schedule " + name + " --pp 4 --microbatches 16 --json").out);
+    Json own = Simulated(std::string(kPipeline) + " --schedule own.json");
+    const Json built_in = Simulated(std::string(kPipeline) + " --schedule " + name);
+    EXPECT_EQ(own["schedule"], "own.json");
+    for (const char* key : {"step_time_s", "peak_bytes", "ranks", "tasks", "bubble_share"}) {
+      EXPECT_EQ(own[key], built_in[key]) << key;
+    }
+  }
+}
+
+TEST_F(SimulateFiles, ScheduleFileThatDoesNotServe) {
+  const auto of = [](const std::string& schedule, const std::string& batch = "1") {
+    Write("own.json", schedule);
+    return Of(
+        "simulate --model llama-3.1-8b --cluster dgx-h100 --seq 8192 --tp 4 --pp 2 "
+        "--schedule own.json --global-batch " +
+        batch);
+  };
+  EXPECT_EQ(of(R"({"orders": ["F0.0 BW0.0"]})"),
+            "millwright: own.json: has 1 pipeline ranks, and 2 were asked for\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 F1.0 BW0.0 BW1.0", "F0.1 BW0.1 F1.1 BW1.1"]})"),
+            "millwright: own.json: has 2 micro-batches, and 1 were asked for\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 BW0.0", "BW0.1 F0.1"]})"),
+            "millwright: --schedule: own.json: the orders wait for each other without end: rank 1 "
+            "at BW0.1 for F0.1 of its own\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0", "F0.1"]})"),
+            "millwright: --schedule: own.json has no backward pass, and a training step is "
+            "simulated\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 F0.1 BW0.1 BW0.0", "F0.2 BW0.2"]})"),
+            "millwright: own.json: some ranks hold more stages than others, and a step splits the "
+            "layers evenly\n");
+  EXPECT_EQ(of(R"({"p": 2, "m": 2, "directions": 2, "rank_of_stage": [0, 1],
+                   "orders": ["F0.0 BW0.0", "F0.1 BW0.1"]})",
+               "2"),
+            "millwright: own.json: 1 stages in a direction are not a multiple of 2 ranks\n");
+}
+
+TEST_F(SimulateFiles, TheJobFilesScheduleIsSimulated) {
+  const auto job = [](const std::string& schedule) {
+    Write("job.json", R"({"model_from": "llama-3.1-8b", "cluster": {"inherit": "dgx-h100"},)"
+                      R"("training": {"global_batch_size": 16, "seq_length": 8192}, "parallel": {)"
+                      R"("tensor_parallel": 2, "sequence_parallel": true, "pipeline_parallel": 4,)"
+                      R"("schedule": ")" +
+                          schedule + "\"}}");
+  };
+  for (const char* name : {"1f1b", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "bfs"}) {
+    job(name);
+    const Json of_job = Simulated(" job.json");
+    EXPECT_EQ(of_job["schedule"], name);
+    EXPECT_EQ(of_job["step_time_s"],
+              Simulated(std::string(kPipeline) + " --schedule " + name)["step_time_s"]);
+  }
+  // The plan's chunks, where the schedule has none of its own.
+  job("bfs\", \"virtual_stages\": 4, \"zero\": 1, \"context_parallel_kind\": \"ring");
+  EXPECT_EQ(Simulated(" job.json")["schedule"], "bfs:4");
+
+  job("zb-v\", \"virtual_stages\": 2, \"context_parallel_kind\": \"ring");
+  Json json = Simulated(" job.json");
+  EXPECT_EQ(json["rejected"]["virtual_stages"], "the zb-v schedule does not go with vpp 2");
+  job("dualpipe");
+  json = Simulated(" job.json --global-batch 6");
+  EXPECT_EQ(json["rejected"]["schedule"],
+            "schedule dualpipe needs at least 8 micro-batches, two a pipeline rank, got 6");
+  job("forward-only");
+  EXPECT_EQ(Of("simulate job.json"),
+            "millwright: job.json: at /parallel/schedule: expected one of \"gpipe\", \"1f1b\", "
+            "\"interleaved\", \"zb-h1\", \"zb-h2\", \"zb-v\", \"v-half\", \"v-min\", \"v-zb\", "
+            "\"dualpipe\", \"dualpipe-v\", \"bfs\", got \"forward-only\"\n");
+}
+
+TEST_F(SimulateFiles, AnEstimateOfAScheduleWithoutAClosedFormSaysSo) {
+  const std::string line = "estimate --schedule gpipe" + std::string(kPipeline);
+  const Outcome text = RunCommand(line);
+  EXPECT_EQ(text.err,
+            "millwright: warning: schedule: gpipe has no closed form: time and memory are those of "
+            "1f1b; simulate has its own\n");
+  const Json gpipe = Json::parse(RunCommand(line + " --json").out);
+  const Json plain = Json::parse(RunCommand("estimate --json" + std::string(kPipeline)).out);
+  EXPECT_EQ(gpipe["warnings"].size(), 1U);
+  EXPECT_EQ(gpipe["plan"]["schedule"], "gpipe");
+  EXPECT_EQ(gpipe["step_time_s"], plain["step_time_s"]);
 }
 
 TEST_F(SimulateFiles, ScheduleThatThePlanDoesNotServe) {

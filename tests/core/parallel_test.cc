@@ -37,7 +37,7 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
         if (i == round % kRecomputeModules || from(0, 1) == 1)
           p.recompute.modules.push_back(static_cast<RecomputeModule>(i));
     }
-    p.schedule = static_cast<Schedule>(from(0, 1));
+    p.schedule = TrainingScheduleNames()[std::size_t(from(0, 11))].value;
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, p); });
     ASSERT_EQ(Read<ParallelConfig>(text), p) << text;
   }

@@ -58,7 +58,7 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
                       p.expert = e;
                       p.expert_tensor = x;
                       p.virtual_stages = v;
-                      p.schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+                      p.schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
                       p.micro_batch_size = b;
                       p.zero = zero;
                       // All ranks, or those inside a domain.
