@@ -21,7 +21,8 @@ struct Thread {
 
 // A piece of a pass with what goes with it.
 struct Step {
-  Piece piece;
+  const Piece* piece = nullptr;
+  std::uint16_t label = 0, communication = kNoCommunication;
   Bytes taken, given_back;
   TaskId waits_for = kNoTask;  // a bucket of parameters
   // ZeRO-3: the layer to gather before this piece, and the one to prefetch while it computes.
@@ -48,6 +49,10 @@ class Builder {
     for (const LayerPasses& kind : spec.kinds) {
       sharded_ = sharded_ || kind.shard_gather.any();
     }
+    // Labels and groups are looked up once, not for every task.
+    for (const LayerPasses& kind : spec.kinds) known_.push_back(Know(kind));
+    known_.push_back(Know(spec.embedding));
+    known_.push_back(Know(spec.head));
     for (const auto& order : schedule_.orders) {
       for (const Pass& pass : order) {
         if (CompletesGradients(pass.kind)) ++passes_left_[pass.stage];
@@ -76,6 +81,27 @@ class Builder {
   }
 
  private:
+  // What a layer's passes run, by PassKind.
+  using KnownPasses = std::array<std::vector<Step>, 4>;
+  KnownPasses Know(const LayerPasses& layer) {
+    KnownPasses known;
+    for (const auto& [kind, pieces] :
+         {std::pair{PassKind::kForward, &layer.forward},
+          std::pair{PassKind::kBackward, &layer.backward},
+          std::pair{PassKind::kBackwardInput, &layer.backward_input},
+          std::pair{PassKind::kBackwardWeight, &layer.backward_weight}}) {
+      for (const Piece& piece : *pieces) {
+        known[std::size_t(kind)].push_back(
+            {.piece = &piece,
+             .label = graph_.Label(piece.label),
+             .communication = graph_.Communicate(piece.communication)});
+      }
+    }
+    return known;
+  }
+  std::size_t Embedding() const { return spec_.kinds.size(); }
+  std::size_t Head() const { return spec_.kinds.size() + 1; }
+
   using PassTable = std::vector<std::vector<TaskId>>;  // [stage][micro-batch]
   PassTable Table() const {
     return PassTable(
@@ -174,9 +200,10 @@ class Builder {
     const bool first_stage = schedule_.first_of_direction(stage);
     const bool last_stage = schedule_.last_of_direction(stage);
     const bool forward = pass.kind == PassKind::kForward;
-    const auto add = [&](const std::vector<Piece>& pieces, const LayerPasses& kind, TaskId gather) {
+    const auto add = [&](std::size_t known, const LayerPasses& kind, TaskId gather) {
       const std::size_t begin = steps.size();
-      for (const Piece& piece : pieces) steps.push_back({.piece = piece});
+      const std::vector<Step>& pieces = known_[known][std::size_t(pass.kind)];
+      steps.insert(steps.end(), pieces.begin(), pieces.end());
       if (steps.size() == begin) return;
       Step &head = steps[begin], &tail = steps.back();
       head.waits_for = gather;
@@ -198,19 +225,6 @@ class Builder {
       }
       tail.ends = &kind;
     };
-    const auto pieces_of = [&](const LayerPasses& kind) -> const std::vector<Piece>& {
-      switch (pass.kind) {
-        case PassKind::kForward:
-          return kind.forward;
-        case PassKind::kBackward:
-          return kind.backward;
-        case PassKind::kBackwardInput:
-          return kind.backward_input;
-        case PassKind::kBackwardWeight:
-          return kind.backward_weight;
-      }
-      return kind.forward;
-    };
     std::optional<std::size_t> sharded_before;
     const auto layer = [&](std::size_t i) {
       const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
@@ -223,7 +237,7 @@ class Builder {
         }
       }
       const std::size_t begin = steps.size();
-      add(pieces_of(kind), kind, gather);
+      add(std::size_t(layers[i]), kind, gather);
       if (kind.shard_gather.any() && pass.kind != PassKind::kBackwardWeight) {
         if (sharded_before) steps[*sharded_before].next_sharded = &kind;
         steps[begin].sharded = &kind;
@@ -231,14 +245,14 @@ class Builder {
       }
     };
     if (forward) {
-      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+      if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
       for (std::size_t i = 0; i < layers.size(); ++i) layer(i);
-      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      if (last_stage) add(Head(), spec_.head, kNoTask);
       first_forward_[std::size_t(stage)] = 0;
     } else {
-      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      if (last_stage) add(Head(), spec_.head, kNoTask);
       for (std::size_t i = layers.size(); i-- > 0;) layer(i);
-      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+      if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
     }
     return steps;
   }
@@ -323,20 +337,20 @@ class Builder {
       }
       const std::array<TaskId, 5> waits{thread.after[0], thread.after[1], thread.after[2],
                                         thread.after[3], gather};
-      const TaskId id = graph_.Add({.duration = step.piece.duration,
+      const TaskId id = graph_.Add({.duration = step.piece->duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
-                                    .label = graph_.Label(step.piece.label),
-                                    .routed = step.piece.routed,
+                                    .label = step.label,
+                                    .routed = step.piece->routed,
                                     .micro_batch = thread.micro_batch,
                                     .rank = std::uint16_t(thread.rank),
                                     .stage = std::uint16_t(thread.stage),
-                                    .stream = step.piece.stream,
-                                    .cause = step.piece.cause,
-                                    .communication = graph_.Communicate(step.piece.communication)},
+                                    .stream = step.piece->stream,
+                                    .cause = step.piece->cause,
+                                    .communication = step.communication},
                                    waits);
       ++at;
-      if (step.piece.beside && at < steps.size()) {
+      if (step.piece->beside && at < steps.size()) {
         beside = id;
         continue;
       }
@@ -469,6 +483,7 @@ class Builder {
   const StepSpec& spec_;
   const PipelineSchedule& schedule_;
   TaskGraph graph_;
+  std::vector<KnownPasses> known_;                          // of kinds of layers, embedding, head
   PassTable forward_end_, backward_end_;                    // last task of a pass
   PassTable forward_send_, backward_send_;                  // its transfer to the next stage
   std::vector<std::pair<TaskId, const TaskId*>> receives_;  // and the send each waits for
