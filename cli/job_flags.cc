@@ -123,6 +123,8 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
               "pipeline sends under compute, interleaved schedule only (default: yes)");
   line.Switch("--tp-comm-overlap", tp_comm_overlap_,
               "tensor-parallel collectives under their matrix products (default: no)");
+  line.Switch("--cp-comm-overlap", cp_comm_overlap_,
+              "ring attention's exchange under attention (default: yes)");
   line.Switch("--expert-overlap", expert_overlap_,
               "all-to-all under other micro-batches' compute (default: no)");
   line.Enum("--moe-dispatcher", moe_dispatcher_, MoeDispatcherNames(),
@@ -266,6 +268,7 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.overlap_param_gather, overlap_param_gather_);
   Override(t.overlap_p2p, overlap_p2p_);
   Override(t.tp_comm_overlap, tp_comm_overlap_);
+  Override(t.cp_comm_overlap, cp_comm_overlap_);
   Override(t.expert_overlap, expert_overlap_);
   Override(t.moe_dispatcher, moe_dispatcher_);
   Override(t.mfu_convention, mfu_convention_);

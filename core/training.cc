@@ -95,6 +95,8 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
           "pipeline sends run under computation; interleaved schedule only, as in Megatron-LM");
   io.Bool("tp_comm_overlap", t.tp_comm_overlap,
           "tensor-parallel collectives are split and run under their matrix products");
+  io.Bool("cp_comm_overlap", t.cp_comm_overlap,
+          "ring attention passes keys and values on under the attention of the block before");
   io.Bool("expert_overlap", t.expert_overlap,
           "the experts' all-to-all runs under other micro-batches' computation");
   io.Enum(

@@ -78,6 +78,7 @@ struct TrainingConfig {
   bool overlap_param_gather = true;  // ZeRO's parameter all-gather under the forward
   bool overlap_p2p = true;           // interleaved schedule only, as in Megatron
   bool tp_comm_overlap = false;      // collective matmul
+  bool cp_comm_overlap = true;       // ring attention's exchange under attention
   bool expert_overlap = false;       // MoE all-to-all under other micro-batches' compute
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   MfuConvention mfu_convention = MfuConvention::kCausal;

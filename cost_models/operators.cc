@@ -279,7 +279,7 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
     exchange.forward_collective = exchange.backward_collective = CollectiveKind::kSendRecv;
     exchange.repeats = shape_.context - 1;
     exchange.backward_repeats = 2;
-    exchange.hidden_under = attention;
+    if (training_.cp_comm_overlap) exchange.hidden_under = attention;
     // Each later step's output is merged into an fp32 accumulator by its log-sum-exp.
     MemoryBound("ring output merge", (c - 1) * (4 + 4 + kWidth) * tokens_ * heads * v_head,
                 kCoreAttn);

@@ -39,6 +39,7 @@ std::string ChoicesText(const TrainingConfig& t) {
   note(t.fused_swiglu, "fused SwiGLU");
   note(t.fused_cross_entropy, "fused cross-entropy");
   note(t.tp_comm_overlap, "TP overlap");
+  note(!t.cp_comm_overlap, "ring exchange not overlapped");
   note(t.expert_overlap, "expert overlap");
   note(!t.overlap_grad_reduce, "gradient reduction not overlapped");
   note(!t.overlap_param_gather, "parameter gathering not overlapped");
