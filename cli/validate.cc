@@ -36,7 +36,7 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   for (const std::string& warning : published.warnings) {
     console.err << fmt::format("millwright: warning: {}\n", warning);
   }
-  const RunsReport report = CompareWithRuns(published.runs);
+  const RunsReport report = CompareWithRuns(RunSet(published.runs));
   console.out << (json ? RunsJson(report) : RunsText(report, console.style));
   constexpr double kPercent = 100;
   return max_error && kPercent * report.overall.median_ape > *max_error ? 1 : 0;

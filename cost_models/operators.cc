@@ -343,6 +343,7 @@ void LayerBuilder::MoeMlp() {
     TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, true, kMoe, 0);
     Reduce("shared expert reduce", kMoe);
   }
+  Add("expert token counts", OperatorKind::kHost, kMoe).waits_for_experts = local_experts;
   MemoryBound("permute", 5 * sent * training_.moe_imbalance * h_, kMoe);
   if (shape_.expert > 1) {
     Operator& dispatch = Add("expert dispatch", OperatorKind::kCollective, kMoe);
@@ -408,6 +409,7 @@ Flops Operator::forward_flops(MfuConvention convention) const {
                    (convention == MfuConvention::kCausal ? scores : scores_full));
     case OperatorKind::kMemoryBound:
     case OperatorKind::kCollective:
+    case OperatorKind::kHost:
       return Flops(0);
   }
   return Flops(0);
@@ -416,6 +418,7 @@ Flops Operator::forward_flops(MfuConvention convention) const {
 std::vector<Operator> LayerOperators(const ModelConfig& model, LayerKind kind,
                                      const LayerShape& shape, const TrainingConfig& training) {
   LayerBuilder layer(model, shape, training);
+  layer.Add("launch gaps", OperatorKind::kHost);
   layer.Attention(kind);
   if (kind.moe) {
     layer.MoeMlp();

@@ -118,20 +118,21 @@ std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_
 }
 
 Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
-                     const Cluster& cluster)
+                     const Cluster& cluster, const EndToEnd& end_to_end)
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(CalibrationFor(cluster.gpu())),
+      calibration_(std::make_unique<Calibration>(Adjusted(CalibrationFor(cluster.gpu()), end_to_end,
+                                                          cluster.gpu(), cluster.gpus(), training))),
       context_{.gpu = cluster.gpu(),
-               .calibration = calibration_,
+               .calibration = *calibration_,
                .training = training,
                .moe_topk = model.moe.topk,
                .moe_num_groups = model.moe.num_groups,
                .moe_topk_groups = model.moe.topk_groups},
       kinds_(model.distinct_kinds()) {
   clip_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
-                           calibration_.collective)
+                           calibration_->collective)
               .time;
 }
 
@@ -304,7 +305,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer;
 
-  const DataSync sync = SyncOf(parameters, zero_, groups, training, c);
+  const DataSync sync = SyncOf(parameters, zero_, groups, training, estimator_.calibration());
   stage.grad_sync = sync.gradients;
   stage.param_sync = sync.parameters;
   stage.replica_sync = sync.replicas;

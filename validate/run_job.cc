@@ -174,11 +174,9 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
   const RunModel& r = run.model;
   if (r.mamba || !r.hybrid.empty()) return NotModelled{"Mamba layers are not modelled"};
   if (r.latent) return NotModelled{"experts in a latent space are not modelled"};
-  for (const auto& [value, name] : {std::pair{&r.layers, "layers"},
-                                    {&r.hidden, "hidden"},
-                                    {&r.heads, "heads"},
-                                    {&r.vocab, "vocab"},
-                                    {&r.seq, "seq"}}) {
+  for (const auto& [value, name] :
+       {std::pair{&r.layers, "layers"}, {&r.hidden, "hidden"}, {&r.heads, "heads"},
+        {&r.vocab, "vocab"}, {&r.seq, "seq"}}) {
     if (!*value) return NotModelled{fmt::format("model.{} is not given", name)};
   }
   ModelConfig m;
@@ -207,13 +205,11 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
     if (!r.experts || !r.topk || !r.moe_ffn) {
       return NotModelled{"moe.experts, moe.topk and moe.moe_ffn are not all given"};
     }
-    m.moe = {.num_experts = int(*r.experts),
-             .topk = int(*r.topk),
-             .ffn_hidden_size = *r.moe_ffn,
+    m.moe = {.num_experts = int(*r.experts), .topk = int(*r.topk), .ffn_hidden_size = *r.moe_ffn,
              .shared_expert_ffn_hidden_size = r.shared_ffn.value_or(0)};
   }
-  const int dense =
-      r.moe ? int(std::min<std::int64_t>(r.dense_layers.value_or(0), m.num_layers)) : m.num_layers;
+  const int dense = r.moe ? int(std::min<std::int64_t>(r.dense_layers.value_or(0), m.num_layers))
+                          : m.num_layers;
   const bool alternating = Has(r.window_pattern, "every other layer");
   std::int64_t window = r.sliding_window.value_or(0);
   if (!r.window_pattern.empty()) {
@@ -231,16 +227,11 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
   if (r.attn == "mla") {
     if (!r.kv_lora_rank || !r.qk_nope_dim || !r.qk_rope_dim || !r.v_dim) {
       // DeepSeek-V3's, which most models with latent attention share (arXiv:2412.19437, 4.2).
-      m.mla = {.q_lora_rank = 1536,
-               .kv_lora_rank = 512,
-               .qk_nope_head_dim = 128,
-               .qk_rope_head_dim = 64,
-               .v_head_dim = 128};
+      m.mla = {.q_lora_rank = 1536, .kv_lora_rank = 512, .qk_nope_head_dim = 128,
+               .qk_rope_head_dim = 64, .v_head_dim = 128};
     } else {
-      m.mla = {.q_lora_rank = r.q_lora_rank.value_or(0),
-               .kv_lora_rank = *r.kv_lora_rank,
-               .qk_nope_head_dim = *r.qk_nope_dim,
-               .qk_rope_head_dim = *r.qk_rope_dim,
+      m.mla = {.q_lora_rank = r.q_lora_rank.value_or(0), .kv_lora_rank = *r.kv_lora_rank,
+               .qk_nope_head_dim = *r.qk_nope_dim, .qk_rope_head_dim = *r.qk_rope_dim,
                .v_head_dim = *r.v_dim};
     }
     m.latent = true;
@@ -263,7 +254,8 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
 
 // ---- Training and plan --------------------------------------------------------------------------
 
-Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chunks) {
+Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framework framework,
+                      int chunks) {
   const std::string text = Lower(run.recompute);
   Recompute r;
   if (text.empty() || text.starts_with("none")) return r;
@@ -278,12 +270,6 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chu
     return r;
   }
   r.granularity = RecomputeGranularity::kSelective;
-  if (Has(text, "per-op")) {
-    // torchtitan's per-op choice keeps attention and every second matrix product: what the MLP
-    // drops is nearest to that.
-    r.modules = {RecomputeModule::kMlp};
-    return r;
-  }
   const std::size_t colon = text.find(':');
   std::string_view list = colon == text.npos ? std::string_view() : std::string_view(text);
   if (colon != text.npos) list.remove_prefix(colon + 1);
@@ -298,6 +284,11 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chu
       }
     }
     at = end + 1;
+  }
+  if (r.modules.empty() && framework == Framework::kFsdpCompiled) {
+    // torchtitan's per-op choice keeps attention and every second matrix product: what MLP and norms
+    // drop is nearest to that.
+    r.modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm};
   }
   if (r.modules.empty()) r.modules = {RecomputeModule::kCoreAttn};
   // What is inside another module that is listed comes with it.
@@ -330,7 +321,10 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
       Has(notes, "fp16-style grads") || run.traits.fsdp_reduce_dtype == "bf16") {
     t.gradient_bytes = 2;
   }
-  if (Has(notes, "fp32 grad accumulation")) t.gradient_bytes = 4;
+  // Megatron-LM's fp16 of 2021 reduced gradients as they were, and so do fms-fsdp's policies.
+  if (framework == Framework::kMegatron2021 && precision == Precision::kFp16) t.gradient_bytes = 2;
+  if (Has(run.framework, "PyTorch FSDP1 + torch.compile")) t.gradient_bytes = 2;
+  if (Has(notes, "fp32 grad accumulation") || Has(notes, "18 b/param")) t.gradient_bytes = 4;
   // Eager FSDP keeps attention's generation of its time: Triton FlashAttention on A100 until
   // 2023, FlashAttention-2 on H100.
   if (framework == Framework::kFsdp) {
@@ -344,15 +338,21 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
     t.overlap_grad_reduce = t.overlap_param_gather = t.overlap_p2p = false;
   } else if (framework == Framework::kMegatron2021) {
     t.overlap_grad_reduce = t.overlap_param_gather = false;
+  } else if (framework == Framework::kInternEvo) {
+    t.overlap_param_gather = false;  // broadcast after the step
   }
-  // NeMo's recipes for dense models overlap tensor-parallel communication (userbuffers).
-  t.tp_comm_overlap =
-      run.traits.async_tp.value_or((Has(name, "nemo") || Has(name, "bridge")) && !run.model.moe &&
-                                   run.tp.value_or(1) > 1 && !fsdp);
+  // NVIDIA's own recipes for dense models overlap tensor-parallel communication (userbuffers).
+  t.tp_comm_overlap = run.traits.async_tp.value_or(
+      (Has(name, "nemo") || Has(name, "bridge") || Has(name, "megatron-core")) && !run.model.moe &&
+      run.tp.value_or(1) > 1 && !fsdp);
   t.expert_overlap = run.traits.expert_overlap.value_or(false);
   t.moe_token_drop = run.traits.token_drop.value_or(false);
   t.launch_blocking = run.traits.launch_blocking.value_or(false);
-  if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep") {
+  // Megatron-Bridge's recipes send one copy to a GPU (DeepEP, HybridEP) where experts lie on several
+  // nodes.
+  const bool across = run.ep.value_or(1) * run.tp.value_or(1) > run.gpus_per_node.value_or(8);
+  if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep" ||
+      (run.traits.dispatcher.empty() && Has(name, "bridge") && across)) {
     t.moe_dispatcher = MoeDispatcher::kDeepEp;
   }
   if (run.traits.cuda_graph == "partial") t.cuda_graph = CudaGraph::kPartial;
@@ -394,7 +394,8 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   p.virtual_stages = p.pipeline > 1 ? Degree(run.vpp) : 1;
   p.context = Degree(run.cp);
   p.expert = job.model.has_moe() ? Degree(run.ep) : 1;
-  p.expert_tensor = job.model.has_moe() ? Degree(run.etp) : 1;
+  // Megatron's expert tensor degree is the tensor degree where nothing else is said.
+  p.expert_tensor = job.model.has_moe() ? int(run.etp.value_or(p.tensor)) : 1;
   p.micro_batch_size = int(*run.mbs);
   const std::int64_t n = job.cluster.gpus();
   const std::int64_t model_ranks = std::int64_t{1} * p.tensor * p.pipeline;
@@ -425,8 +426,9 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   // Megatron wants sequence parallelism with tensor parallelism in MoE models; without being told
   // otherwise its recipes since 2023 set it for all.
   p.sequence_parallel =
-      p.tensor > 1 && (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
-  p.recompute = RecomputeOf(run, job.model, p.pipeline * p.virtual_stages);
+      p.tensor > 1 &&
+      (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
+  p.recompute = RecomputeOf(run, job.model, framework, p.pipeline * p.virtual_stages);
 
   // Whole micro-batches, and how much of one more is left over.
   const double samples = double(*run.gbs) / p.data;

@@ -7,7 +7,9 @@
 // expressed are kept with their reason.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/estimator.h"
@@ -82,7 +84,30 @@ struct RunsReport {
   std::vector<std::size_t> ran_but_predicted_not_to_fit;       // indices of results
 };
 
-RunsReport CompareWithRuns(const std::vector<PublishedRun>& runs);
+// The runs of a file that can be modelled, with their clusters built: predicting them again under
+// other parameters costs tens of microseconds a run.
+class RunSet {
+ public:
+  explicit RunSet(const std::vector<PublishedRun>& runs);
+  std::size_t size() const { return runs_.size(); }
+  const PublishedRun& run(std::size_t i) const { return runs_[i].run; }
+  const RunJob& job(std::size_t i) const { return runs_[i].job; }
+  const std::vector<UnsupportedRun>& unsupported() const { return unsupported_; }
+  Seconds Step(std::size_t i, const EndToEnd& end_to_end) const;
+  RunResult Predict(std::size_t i, const EndToEnd& end_to_end) const;
+
+ private:
+  struct Ready {
+    PublishedRun run;
+    RunJob job;
+    const Cluster* cluster;
+  };
+  std::vector<Ready> runs_;
+  std::vector<UnsupportedRun> unsupported_;
+  std::vector<std::unique_ptr<Cluster>> clusters_;
+};
+
+RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end = ShippedEndToEnd());
 // The statistics of results already there.
 void Summarise(RunsReport& report);
 
