@@ -32,12 +32,16 @@ std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames();
 // communication is arranged where the other fields do not say (cost_models/end_to_end.h).
 enum class Framework {
   kMegatron,      // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
-  kMegatron2021,  // Megatron-LM and Megatron-DeepSpeed of 2021-22, nothing of the above
+  kMegatron2021,  // Megatron-LM of 2021-22, nothing of the above
+  kMegatronDeepSpeed,  // Megatron-DeepSpeed of that time
   kFsdp,          // eager PyTorch FSDP1: Composer, 2023
   kFsdpCompiled,  // FSDP with torch.compile: torchtitan
   kInternEvo,     // eager PyTorch; parameters of each shard broadcast after the step
 };
 std::span<const EnumName<Framework>> FrameworkNames();
+constexpr bool Of2021(Framework f) {
+  return f == Framework::kMegatron2021 || f == Framework::kMegatronDeepSpeed;
+}
 
 enum class CudaGraph { kNone, kPartial, kFull };  // full: a whole iteration
 std::span<const EnumName<CudaGraph>> CudaGraphNames();

@@ -52,6 +52,7 @@ double GapOf(const EndToEnd& e, Framework framework) {
     case Framework::kFsdpCompiled:
       return e.gap_megatron;
     case Framework::kMegatron2021:
+    case Framework::kMegatronDeepSpeed:
       return e.gap_2021;
     case Framework::kFsdp:
     case Framework::kInternEvo:
@@ -65,6 +66,7 @@ double BytesOf(const EndToEnd& e, Framework framework) {
   switch (framework) {
     case Framework::kMegatron:
     case Framework::kMegatron2021:
+    case Framework::kMegatronDeepSpeed:
     case Framework::kFsdpCompiled:
       return 1;
     case Framework::kFsdp:
@@ -118,7 +120,7 @@ Calibration Adjusted(const Calibration& calibration, const EndToEnd& e, const Gp
     // Token drop fixes the shapes, but releases that had it waited for the counts all the same.
     c.host.moe_sync = Seconds(e.moe_sync);
     if (LowPrecision(training.precision)) c.host.moe_sync_per_expert = Seconds(e.moe_sync_expert);
-    if (training.framework == Framework::kMegatron2021) c.host.launch_floor = Seconds(e.floor_2021);
+    if (Of2021(training.framework)) c.host.launch_floor = Seconds(e.floor_2021);
   }
   if (training.framework == Framework::kInternEvo) c.host.broadcast_per_rank = Seconds(e.broadcast);
 

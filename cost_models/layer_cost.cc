@@ -293,9 +293,12 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
     layer.backward += cost.backward;
     layer.operators.push_back(cost);
     for (const SavedTensor& s : op.saved) layer.saved.push_back(s);
-    // In backward an operator holds the gradients of its output and of its input.
+    // In backward an operator holds the gradients of its output, its input and, before it is added
+    // to the one that is kept, its weight.
     Bytes gradient;
-    if (op.kind == OperatorKind::kGemm || op.kind == OperatorKind::kGroupedGemm) {
+    if (op.kind == OperatorKind::kGemm) {
+      gradient = Bytes(2 * (op.m * (op.n + op.k) + op.n * op.k));
+    } else if (op.kind == OperatorKind::kGroupedGemm) {
       gradient = Bytes(2 * op.groups * op.m * (op.n + op.k));
     }
     layer.largest_gradient = std::max(layer.largest_gradient, gradient);

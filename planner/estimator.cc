@@ -268,8 +268,13 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
       // One activation and one gradient being received; twice that where sends overlap.
       stage.fixed[MemoryItem::kPipelineBuffers] =
           (plan.virtual_stages > 1 && training.overlap_p2p ? 4.0 : 2.0) * shape.boundary;
+      if (training.framework == Framework::kMegatronDeepSpeed) {
+        // Its engine keeps what every micro-batch in flight passed on.
+        stage.fixed[MemoryItem::kPipelineBuffers] += stage.first_chunk_held * shape.boundary;
+      }
     }
     stage.fixed[MemoryItem::kWorkspace] = overheads.workspace;
+    stage.fixed[MemoryItem::kGradientBuckets] += overheads.buckets;
     stage.fixed_allocated = stage.fixed.total();
     stage.fixed[MemoryItem::kNccl] = double(communicators) * overheads.nccl_per_group;
     stage.fixed[MemoryItem::kCudaContext] = overheads.cuda_context;
@@ -375,6 +380,9 @@ void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int ra
   const std::vector<int>& layers = stage.content->layers;
   if (plan.virtual_stages == 1) {
     stage.first_chunk_held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_), 1, rank);
+    if (estimator_.training().framework == Framework::kMegatronDeepSpeed && plan.pipeline > 1) {
+      stage.first_chunk_held = std::min(stage.first_chunk_held + 1, micro_batches_);
+    }
     stage.held.resize(layers.size());
     for (std::size_t k = 0; k < layers.size(); ++k) {
       stage.held[k] = layers[k] * stage.first_chunk_held;

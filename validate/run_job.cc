@@ -47,7 +47,8 @@ Framework FrameworkOf(const PublishedRun& run) {
   if (Has(name, "internevo")) return Framework::kInternEvo;
   if (Has(name, "composer")) return Framework::kFsdp;
   if (Has(name, "torchtitan") || Has(name, "torch.compile")) return Framework::kFsdpCompiled;
-  if (Has(name, "deepspeed") || Has(name, "megatron-lm (2021") || Has(name, "megatron-lm (2022")) {
+  if (Has(name, "deepspeed") && Has(name, "megatron")) return Framework::kMegatronDeepSpeed;
+  if (Has(name, "megatron-lm (2021") || Has(name, "megatron-lm (2022")) {
     return Framework::kMegatron2021;
   }
   if (run.fsdp.value_or(false) && !Has(name, "megatron")) return Framework::kFsdp;
@@ -196,10 +197,10 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
     // Plain MLPs are GPT-like, but for Megatron-LM's own test models, which are given as such.
     m.activation = Activation::kGelu;
     m.normalization = Normalization::kLayerNorm;
-    if (r.pos_emb.starts_with("learned") || framework == Framework::kMegatron2021) {
+    if (r.pos_emb.starts_with("learned") || Of2021(framework)) {
       m.position_embedding = PositionEmbedding::kLearned;
     }
-    m.hidden_dropout = m.attention_dropout = framework == Framework::kMegatron2021;
+    m.hidden_dropout = m.attention_dropout = Of2021(framework);
   }
   if (r.moe) {
     if (!r.experts || !r.topk || !r.moe_ffn) {
@@ -311,7 +312,7 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   t.seq_length = *run.model.seq;
   t.precision = precision;
   t.framework = framework;
-  t.flash_attention = run.flash_attention.value_or(framework != Framework::kMegatron2021);
+  t.flash_attention = run.flash_attention.value_or(!Of2021(framework));
   const bool fsdp = run.fsdp.value_or(false);
   if (fsdp && framework != Framework::kMegatron) t.state = StateScheme::kFsdp;
 
@@ -322,8 +323,11 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
     t.gradient_bytes = 2;
   }
   // Megatron-LM's fp16 of 2021 reduced gradients as they were, and so do fms-fsdp's policies.
-  if (framework == Framework::kMegatron2021 && precision == Precision::kFp16) t.gradient_bytes = 2;
+  if (Of2021(framework) && precision == Precision::kFp16) t.gradient_bytes = 2;
   if (Has(run.framework, "PyTorch FSDP1 + torch.compile")) t.gradient_bytes = 2;
+  // And so do the recipes of NeMo and Megatron-Bridge (grad_reduce_in_fp32 off).
+  const std::string name = Lower(run.framework);
+  if (Has(name, "nemo") || Has(name, "bridge")) t.gradient_bytes = 2;
   if (Has(notes, "fp32 grad accumulation") || Has(notes, "18 b/param")) t.gradient_bytes = 4;
   // Eager FSDP keeps attention's generation of its time: Triton FlashAttention on A100 until
   // 2023, FlashAttention-2 on H100.
@@ -331,12 +335,12 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
     t.flash_kernel = gpu.calibration == "A100" ? FlashKernel::kTriton : FlashKernel::kFlash2;
   }
   // Megatron-Bridge's and NeMo's recipes fuse the loss; so do rows that say "cef".
-  const std::string name = Lower(run.framework);
-  t.fused_cross_entropy = Has(name, "bridge") || Has(name, "nemo") || Has(notes, "\"cef\"");
+  // And torch's own keeps no fp32 copy of the logits, but their fp32 log-softmax.
+  t.fused_cross_entropy = framework == Framework::kFsdp || Has(name, "bridge") || Has(name, "nemo") || Has(notes, "\"cef\"");
   if (Has(notes, "overlap off")) {
     // SimuMax's runs: every overlap switched off.
     t.overlap_grad_reduce = t.overlap_param_gather = t.overlap_p2p = false;
-  } else if (framework == Framework::kMegatron2021) {
+  } else if (Of2021(framework)) {
     t.overlap_grad_reduce = t.overlap_param_gather = false;
   } else if (framework == Framework::kInternEvo) {
     t.overlap_param_gather = false;  // broadcast after the step
@@ -357,6 +361,20 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   }
   if (run.traits.cuda_graph == "partial") t.cuda_graph = CudaGraph::kPartial;
   if (run.traits.cuda_graph == "full") t.cuda_graph = CudaGraph::kFull;
+  // "activation CPU offload (40 layers for 70B fp8_cs, 95 layers for 405B)".
+  if (const std::size_t at = run.notes.find("activation CPU offload (");
+      fsdp && at != std::string::npos) {
+    constexpr std::string_view kFor = " layers for ";
+    for (std::size_t of = run.notes.find(kFor, at); of != std::string::npos;
+         of = run.notes.find(kFor, of + 1)) {
+      const std::string_view rest = std::string_view(run.notes).substr(of + kFor.size());
+      const std::string_view size = rest.substr(0, rest.find_first_of(" ),;"));
+      if (!size.empty() && Has(run.model.name, size)) {
+        t.offloaded_layers =
+            int(std::min(NumberBefore(run.notes, of).value_or(0), run.model.layers.value_or(0)));
+      }
+    }
+  }
   if (run.traits.activation_offload.value_or(false)) {
     const std::size_t of = run.recompute.find("offload of ");
     t.offloaded_layers = int(run.model.layers.value_or(1));
@@ -395,7 +413,11 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   p.context = Degree(run.cp);
   p.expert = job.model.has_moe() ? Degree(run.ep) : 1;
   // Megatron's expert tensor degree is the tensor degree where nothing else is said.
+  // (and without expert parallelism rows that say 1 mean that default).
   p.expert_tensor = job.model.has_moe() ? int(run.etp.value_or(p.tensor)) : 1;
+  if (job.model.has_moe() && p.expert == 1 && framework == Framework::kMegatron) {
+    p.expert_tensor = p.tensor;
+  }
   p.micro_batch_size = int(*run.mbs);
   const std::int64_t n = job.cluster.gpus();
   const std::int64_t model_ranks = std::int64_t{1} * p.tensor * p.pipeline;
