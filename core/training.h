@@ -31,12 +31,12 @@ std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames();
 // Whose software runs the step.  It decides what the host costs, how much is fused and how
 // communication is arranged where the other fields do not say (cost_models/end_to_end.h).
 enum class Framework {
-  kMegatron,      // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
-  kMegatron2021,  // Megatron-LM of 2021-22, nothing of the above
+  kMegatron,           // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
+  kMegatron2021,       // Megatron-LM of 2021-22, nothing of the above
   kMegatronDeepSpeed,  // Megatron-DeepSpeed of that time
-  kFsdp,          // eager PyTorch FSDP1: Composer, 2023
-  kFsdpCompiled,  // FSDP with torch.compile: torchtitan
-  kInternEvo,     // eager PyTorch; parameters of each shard broadcast after the step
+  kFsdp,               // eager PyTorch FSDP1: Composer, 2023
+  kFsdpCompiled,       // FSDP with torch.compile: torchtitan
+  kInternEvo,          // eager PyTorch; parameters of each shard broadcast after the step
 };
 std::span<const EnumName<Framework>> FrameworkNames();
 constexpr bool Of2021(Framework f) {

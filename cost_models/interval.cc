@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cost_models/interval.h"
 
+#include <cmath>
+
 namespace millwright {
 
 std::string_view Name(RunClass c) {
@@ -59,6 +61,11 @@ Interval StepInterval(RunClass c) {
       return {0.8, 1.8};
   }
   return {};
+}
+
+double ToldApart(RunClass c) {
+  const Interval i = StepInterval(c);
+  return std::sqrt(i.high / i.low) - 1;
 }
 
 Interval MemoryInterval() { return {0.91, 1.24}; }  // 114 runs, four kinds of figures together

@@ -18,12 +18,12 @@
 namespace millwright {
 
 enum class RunClass {
-  kDense,           // Megatron, Ampere and Hopper
+  kDense,  // Megatron, Ampere and Hopper
   kDenseBlackwell,
-  kMoe,             // Megatron, Ampere and Hopper
+  kMoe,  // Megatron, Ampere and Hopper
   kMoeBlackwell,
-  kFsdp,            // eager and compiled FSDP, InternEvo
-  k2021,            // Megatron-LM and Megatron-DeepSpeed of 2021-22
+  kFsdp,  // eager and compiled FSDP, InternEvo
+  k2021,  // Megatron-LM and Megatron-DeepSpeed of 2021-22
   kNotMeasured,
 };
 inline constexpr int kRunClasses = 7;
@@ -34,6 +34,9 @@ struct Interval {
   double low = 1, high = 1;  // over the prediction
 };
 Interval StepInterval(RunClass c);
+// A plan this much slower than another has an interval that overlaps the other's by half; below it
+// the two cannot be told apart.
+double ToldApart(RunClass c);
 // Of max_allocated, reserved or the device's memory.
 Interval MemoryInterval();
 

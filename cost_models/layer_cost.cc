@@ -80,9 +80,9 @@ Passes AttentionPasses(const Operator& op, const CostContext& x) {
     // A head that is no multiple of 8 keeps cuBLAS off its fast kernels: one configuration measured
     // (head 108, BLOOM's trials), about 6 x.
     const double misaligned = std::fmod(op.qk_head, 8) == 0 ? 1 : 6;
-    const Seconds products = misaligned *
-        GemmTime(sequence, sequence, op.qk_head, batch, p, x.gpu, x.calibration) + misaligned *
-        GemmTime(sequence, op.v_head, sequence, batch, p, x.gpu, x.calibration);
+    const Seconds products =
+        misaligned * GemmTime(sequence, sequence, op.qk_head, batch, p, x.gpu, x.calibration) +
+        misaligned * GemmTime(sequence, op.v_head, sequence, batch, p, x.gpu, x.calibration);
     const Seconds scores =
         HbmTime(Bytes(a.unfused_score_bytes * op.scores_square), x.gpu, x.calibration);
     return {products + scores, 2 * products + a.unfused_backward_factor * scores, Seconds(0)};

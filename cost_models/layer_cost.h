@@ -50,7 +50,7 @@ struct OperatorCost {
 
 struct LayerCost {
   std::vector<OperatorCost> operators;
-  PassTime forward, backward;   // of all of them, and waiting for their launches
+  PassTime forward, backward;  // of all of them, and waiting for their launches
   OperatorCost launch_wait;
   std::vector<SavedTensor> saved;
   Bytes input;             // what full recomputation keeps

@@ -21,8 +21,6 @@ constexpr ModuleMask kMlaUpProj = Mask(RecomputeModule::kMlaUpProj);
 double KeptInputWidth(const TrainingConfig& training) {
   if (training.framework != Framework::kMegatron) return kWidth;
   switch (training.precision) {
-    case Precision::kFp32:
-    case Precision::kTf32:
     case Precision::kFp16:
     case Precision::kBf16:
       return kWidth;
@@ -126,10 +124,10 @@ class LayerBuilder {
                         .bytes = Bytes(statistics * sharded_tokens_),
                         .statistic = true});
     if (keep_output) {
-      op.saved.push_back({.name = "norm output",
-                          .bytes = Bytes((for_linear ? input_width_ : kWidth) *
-                                         sharded_tokens_ * h_),
-                          .modules = kLayerNorm});
+      op.saved.push_back(
+          {.name = "norm output",
+           .bytes = Bytes((for_linear ? input_width_ : kWidth) * sharded_tokens_ * h_),
+           .modules = kLayerNorm});
     }
   }
   void Residual(std::string_view name) {

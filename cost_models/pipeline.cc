@@ -67,7 +67,8 @@ std::vector<int> StageContent::LeadingLayers(int per_chunk) const {
 double HeadInLayers(const ModelConfig& model) {
   double active = 0;
   for (const Weight& w : LayerWeights(model, model.layers.back().kind)) {
-    const bool routed = w.split == WeightSplit::kExpert || w.split == WeightSplit::kExpertReplicated;
+    const bool routed =
+        w.split == WeightSplit::kExpert || w.split == WeightSplit::kExpertReplicated;
     active += double(w.elements()) * (routed ? double(model.moe.topk) / model.moe.num_experts : 1);
   }
   return double(model.hidden_size) * double(model.vocab_size) / active;

@@ -9,6 +9,7 @@
 
 #include "core/parameters.h"
 #include "core/unit_text.h"
+#include "cost_models/interval.h"
 #include "cost_models/pipeline.h"
 
 namespace millwright {
@@ -184,8 +185,9 @@ std::string QuestionText(const Job& job, const Style& style, const std::string& 
   return table.Text(style);
 }
 
-std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& style) {
+std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
   const ParallelConfig& p = e.plan;
+  const ModelConfig& model = job.model;
   TextTable table;
   table.Column("", Align::kLeft);
   table.Column("", Align::kLeft);
@@ -219,6 +221,12 @@ std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& s
              fmt::format("{} tokens/s/GPU, {} of the model, MFU {}, HFU {}",
                          FormatRate(e.tokens_per_second_per_gpu),
                          FormatFlopRate(e.model_flops_per_gpu), Percent(e.mfu), Percent(e.hfu))});
+  const RunClass kind = ClassOf(model, job.training, job.cluster.gpu);
+  const Interval step = StepInterval(kind), memory = MemoryInterval();
+  table.Row({"90% interval",
+             fmt::format("{} to {} a step, {} to {}, by published runs ({})",
+                         PerStep(step.low * e.step), PerStep(step.high * e.step),
+                         GiB(memory.low * e.peak), GiB(memory.high * e.peak), Name(kind))});
   return table.Text(style, 2);
 }
 
@@ -328,7 +336,7 @@ std::string EstimateText(const Job& job, const Estimate& e, const Style& style) 
   }
   text += "\n\n" + QuestionText(job, style) + '\n';
   text += Bold(e.fits() ? "The plan" : "The plan, if the memory were there", style) + '\n';
-  text += PlanText(job.model, e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
+  text += PlanText(job, e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
   return text;
 }
 

@@ -50,8 +50,8 @@ class PatternSearch {
       double gain = 0;
       for (Moved& m : fields) {
         if (m.step < kLeastStep) continue;
-        const double better = std::max(Try(*m.field, m.positions, m.step),
-                                       Try(*m.field, m.positions, -m.step));
+        const double better =
+            std::max(Try(*m.field, m.positions, m.step), Try(*m.field, m.positions, -m.step));
         gain += better;
         m.step *= better > 0 ? 1.3 : 0.5;
       }
@@ -77,7 +77,8 @@ class PatternSearch {
     double& value = other.*field.value;
     value = std::min(value * std::exp(step), field.most);
     std::vector<double> losses;
-    double change = Pull(value, start_.*field.value) - Pull(best_.*field.value, start_.*field.value);
+    double change =
+        Pull(value, start_.*field.value) - Pull(best_.*field.value, start_.*field.value);
     for (std::size_t k : positions) {
       losses.push_back(Loss(LogError(runs_, indices_[k], other)));
       change += (losses.back() - losses_[k]) / double(indices_.size());
@@ -93,6 +94,25 @@ class PatternSearch {
   EndToEnd start_, best_;
   std::vector<double> losses_;
 };
+
+std::vector<ClassQuantiles> QuantilesOf(const RunsReport& report) {
+  std::map<RunClass, std::vector<double>> classes;
+  std::vector<double> memory;
+  for (const RunResult& r : report.results) {
+    if (r.run.step) classes[r.run_class()].push_back(*r.run.step / r.predicted);
+    if (r.run.memory && !r.run.out_of_memory()) {
+      memory.push_back(*r.run.memory / r.predicted_memory);
+    }
+  }
+  std::vector<ClassQuantiles> all;
+  const auto add = [&](std::string_view name, const std::vector<double>& ratios) {
+    all.push_back({std::string(name), ratios.size(), Quantile(ratios, 0.05), Quantile(ratios, 0.5),
+                   Quantile(ratios, 0.95)});
+  };
+  for (const auto& [kind, ratios] : classes) add(Name(kind), ratios);
+  if (!memory.empty()) add("memory", memory);
+  return all;
+}
 
 // FNV-1a, so that folds do not depend on the standard library.
 std::uint64_t Hash(const std::string& text) {
@@ -129,7 +149,7 @@ CrossValidation CrossValidate(const RunSet& runs, int folds) {
     for (std::size_t i : members) fold_of[i] = next;
     next = (next + 1) % folds;
   }
-  const EndToEnd& start = ShippedEndToEnd();
+  const EndToEnd start;  // not the shipped one, which has seen all of the published runs
   result.fitted = FitEndToEnd(runs, all, start);
   std::vector<EndToEnd> fits;
   for (int fold = 0; fold < folds; ++fold) {
@@ -144,6 +164,7 @@ CrossValidation CrossValidate(const RunSet& runs, int folds) {
     result.held_out.results.push_back(runs.Predict(i, fits[std::size_t(fold_of[i])]));
   }
   Summarise(result.held_out);
+  result.quantiles = QuantilesOf(result.held_out);
   for (const EndToEndField& field : EndToEndFields()) {
     double mean = 0, squares = 0;
     for (const EndToEnd& fit : fits) mean += std::log(fit.*field.value) / folds;

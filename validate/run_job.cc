@@ -175,9 +175,11 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
   const RunModel& r = run.model;
   if (r.mamba || !r.hybrid.empty()) return NotModelled{"Mamba layers are not modelled"};
   if (r.latent) return NotModelled{"experts in a latent space are not modelled"};
-  for (const auto& [value, name] :
-       {std::pair{&r.layers, "layers"}, {&r.hidden, "hidden"}, {&r.heads, "heads"},
-        {&r.vocab, "vocab"}, {&r.seq, "seq"}}) {
+  for (const auto& [value, name] : {std::pair{&r.layers, "layers"},
+                                    {&r.hidden, "hidden"},
+                                    {&r.heads, "heads"},
+                                    {&r.vocab, "vocab"},
+                                    {&r.seq, "seq"}}) {
     if (!*value) return NotModelled{fmt::format("model.{} is not given", name)};
   }
   ModelConfig m;
@@ -206,11 +208,13 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
     if (!r.experts || !r.topk || !r.moe_ffn) {
       return NotModelled{"moe.experts, moe.topk and moe.moe_ffn are not all given"};
     }
-    m.moe = {.num_experts = int(*r.experts), .topk = int(*r.topk), .ffn_hidden_size = *r.moe_ffn,
+    m.moe = {.num_experts = int(*r.experts),
+             .topk = int(*r.topk),
+             .ffn_hidden_size = *r.moe_ffn,
              .shared_expert_ffn_hidden_size = r.shared_ffn.value_or(0)};
   }
-  const int dense = r.moe ? int(std::min<std::int64_t>(r.dense_layers.value_or(0), m.num_layers))
-                          : m.num_layers;
+  const int dense =
+      r.moe ? int(std::min<std::int64_t>(r.dense_layers.value_or(0), m.num_layers)) : m.num_layers;
   const bool alternating = Has(r.window_pattern, "every other layer");
   std::int64_t window = r.sliding_window.value_or(0);
   if (!r.window_pattern.empty()) {
@@ -228,11 +232,16 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
   if (r.attn == "mla") {
     if (!r.kv_lora_rank || !r.qk_nope_dim || !r.qk_rope_dim || !r.v_dim) {
       // DeepSeek-V3's, which most models with latent attention share (arXiv:2412.19437, 4.2).
-      m.mla = {.q_lora_rank = 1536, .kv_lora_rank = 512, .qk_nope_head_dim = 128,
-               .qk_rope_head_dim = 64, .v_head_dim = 128};
+      m.mla = {.q_lora_rank = 1536,
+               .kv_lora_rank = 512,
+               .qk_nope_head_dim = 128,
+               .qk_rope_head_dim = 64,
+               .v_head_dim = 128};
     } else {
-      m.mla = {.q_lora_rank = r.q_lora_rank.value_or(0), .kv_lora_rank = *r.kv_lora_rank,
-               .qk_nope_head_dim = *r.qk_nope_dim, .qk_rope_head_dim = *r.qk_rope_dim,
+      m.mla = {.q_lora_rank = r.q_lora_rank.value_or(0),
+               .kv_lora_rank = *r.kv_lora_rank,
+               .qk_nope_head_dim = *r.qk_nope_dim,
+               .qk_rope_head_dim = *r.qk_rope_dim,
                .v_head_dim = *r.v_dim};
     }
     m.latent = true;
@@ -287,8 +296,8 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framewo
     at = end + 1;
   }
   if (r.modules.empty() && framework == Framework::kFsdpCompiled) {
-    // torchtitan's per-op choice keeps attention and every second matrix product: what MLP and norms
-    // drop is nearest to that.
+    // torchtitan's per-op choice keeps attention and every second matrix product: what MLP and
+    // norms drop is nearest to that.
     r.modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm};
   }
   if (r.modules.empty()) r.modules = {RecomputeModule::kCoreAttn};
@@ -336,7 +345,8 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   }
   // Megatron-Bridge's and NeMo's recipes fuse the loss; so do rows that say "cef".
   // And torch's own keeps no fp32 copy of the logits, but their fp32 log-softmax.
-  t.fused_cross_entropy = framework == Framework::kFsdp || Has(name, "bridge") || Has(name, "nemo") || Has(notes, "\"cef\"");
+  t.fused_cross_entropy = framework == Framework::kFsdp || Has(name, "bridge") ||
+                          Has(name, "nemo") || Has(notes, "\"cef\"");
   if (Has(notes, "overlap off")) {
     // SimuMax's runs: every overlap switched off.
     t.overlap_grad_reduce = t.overlap_param_gather = t.overlap_p2p = false;
@@ -352,8 +362,8 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   t.expert_overlap = run.traits.expert_overlap.value_or(false);
   t.moe_token_drop = run.traits.token_drop.value_or(false);
   t.launch_blocking = run.traits.launch_blocking.value_or(false);
-  // Megatron-Bridge's recipes send one copy to a GPU (DeepEP, HybridEP) where experts lie on several
-  // nodes.
+  // Megatron-Bridge's recipes send one copy to a GPU (DeepEP, HybridEP) where experts lie on
+  // several nodes.
   const bool across = run.ep.value_or(1) * run.tp.value_or(1) > run.gpus_per_node.value_or(8);
   if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep" ||
       (run.traits.dispatcher.empty() && Has(name, "bridge") && across)) {
@@ -448,8 +458,7 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   // Megatron wants sequence parallelism with tensor parallelism in MoE models; without being told
   // otherwise its recipes since 2023 set it for all.
   p.sequence_parallel =
-      p.tensor > 1 &&
-      (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
+      p.tensor > 1 && (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
   p.recompute = RecomputeOf(run, job.model, framework, p.pipeline * p.virtual_stages);
 
   // Whole micro-batches, and how much of one more is left over.

@@ -165,6 +165,31 @@ double Spearman(const std::vector<double>& a, const std::vector<double>& b) {
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
 }
 
+void Cover(RunsReport& report) {
+  std::vector<Coverage> classes(kRunClasses);
+  Coverage all{.name = "all"};
+  report.memory_coverage = {.name = "memory"};
+  const auto count = [](Coverage& c, const Interval& interval, double measured_over_predicted) {
+    ++c.n;
+    c.inside += interval.low <= measured_over_predicted && measured_over_predicted <= interval.high;
+  };
+  for (const RunResult& r : report.results) {
+    if (r.run.step) {
+      const RunClass kind = r.run_class();
+      const double ratio = *r.run.step / r.predicted;
+      classes[std::size_t(kind)].name = Name(kind);
+      count(classes[std::size_t(kind)], StepInterval(kind), ratio);
+      count(all, StepInterval(kind), ratio);
+    }
+    if (r.run.memory && !r.run.out_of_memory()) {
+      count(report.memory_coverage, MemoryInterval(), *r.run.memory / r.predicted_memory);
+    }
+  }
+  std::erase_if(classes, [](const Coverage& c) { return c.n == 0; });
+  if (all.n > 0) classes.push_back(std::move(all));
+  report.step_coverage = std::move(classes);
+}
+
 void Summarise(RunsReport& report) {
   std::vector<double> all, memory;
   std::map<MemoryKind, std::vector<double>> by_kind;
@@ -201,6 +226,7 @@ void Summarise(RunsReport& report) {
   }
   if (!memory.empty()) report.memory.push_back({"all", Summarise(std::move(memory))});
   report.sweeps = SweepsOf(report);
+  Cover(report);
 }
 
 RunSet::RunSet(const std::vector<PublishedRun>& runs) {
@@ -238,8 +264,8 @@ RunResult RunSet::Predict(std::size_t i, const EndToEnd& end_to_end) const {
   result.time = e.time;
   result.peak = e.peak;
   result.capacity = e.capacity;
-  result.predicted_memory = MemoryOf(
-      e, result.run.memory ? MemoryKindOf(result.run.memory_kind) : MemoryKind::kDevice);
+  result.predicted_memory =
+      MemoryOf(e, result.run.memory ? MemoryKindOf(result.run.memory_kind) : MemoryKind::kDevice);
   return result;
 }
 

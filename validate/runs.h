@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cost_models/interval.h"
 #include "planner/estimator.h"
 #include "validate/published_run.h"
 #include "validate/run_job.h"
@@ -37,6 +38,9 @@ struct RunResult {
   Bytes peak, capacity;    // of the device
   StepTime time;           // by cause, of the whole micro-batches
   bool fits() const { return peak <= capacity; }
+  RunClass run_class() const {
+    return ClassOf(job.job.model, job.job.training, job.job.cluster.gpu);
+  }
   bool moe() const { return job.job.model.has_moe(); }
   // Relative errors, predicted / measured - 1; zero where nothing was measured.
   double step_error() const { return run.step ? predicted / *run.step - 1 : 0; }
@@ -72,6 +76,12 @@ struct Sweep {
 inline constexpr std::size_t kLeastSweep = 8;
 double Spearman(const std::vector<double>& a, const std::vector<double>& b);
 
+// Of a class of runs, how many were measured inside the interval that is shipped for it.
+struct Coverage {
+  std::string name;
+  std::size_t n = 0, inside = 0;
+};
+
 struct RunsReport {
   std::vector<RunResult> results;  // in the file's order
   std::vector<UnsupportedRun> unsupported;
@@ -80,6 +90,8 @@ struct RunsReport {
   std::vector<NamedSummary> classes;  // dense, MoE, precision, GPU
   std::vector<NamedSummary> memory;   // by kind, and all
   std::vector<Sweep> sweeps;
+  std::vector<Coverage> step_coverage;  // by RunClass, and all
+  Coverage memory_coverage;
   std::size_t out_of_memory = 0, out_of_memory_predicted = 0;  // runs that did not fit
   std::vector<std::size_t> ran_but_predicted_not_to_fit;       // indices of results
 };
