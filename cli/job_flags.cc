@@ -99,6 +99,11 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
             "of the layers' matrix products (default: bf16)");
   line.Enum("--mfu-convention", mfu_convention_, MfuConventionNames(),
             "attention FLOPs in MFU halved by the causal mask, or not (default: causal)");
+  line.Section("Software");
+  line.Enum("--framework", framework_, FrameworkNames(),
+            "what the host costs and what is fused (default: megatron, with Transformer Engine)");
+  line.Enum("--cuda-graph", cuda_graph_, CudaGraphNames(),
+            "what the host launches as a graph; full: a whole iteration (default: none)");
   line.Section("Memory choices");
   line.Enum("--state", state_, StateSchemeNames(),
             "BF16 copy and fp32 master, or PyTorch FSDP's fp32 shard (default: megatron)");
@@ -257,6 +262,8 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.global_batch_size, global_batch_);
   Override(t.seq_length, seq_);
   Override(t.precision, precision_);
+  Override(t.framework, framework_);
+  Override(t.cuda_graph, cuda_graph_);
   Override(t.state, state_);
   Override(t.gradient_bytes, gradient_bytes_);
   Override(t.moment_bytes, moment_bytes_);

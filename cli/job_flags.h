@@ -60,6 +60,8 @@ class JobFlags {
 
   std::optional<std::int64_t> global_batch_, seq_;
   std::optional<Precision> precision_;
+  std::optional<Framework> framework_;
+  std::optional<CudaGraph> cuda_graph_;
   std::optional<StateScheme> state_;
   std::optional<double> gradient_bytes_, moment_bytes_, moe_imbalance_;
   std::optional<bool> flash_attention_, fused_swiglu_, fused_cross_entropy_;

@@ -85,6 +85,7 @@ std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virt
   const int last = int(std::clamp(std::round(target - at_end), 0.0, double(model.num_layers)));
   const int others = model.num_layers - last;
   std::vector<int> layers(chunks, others / (chunks - 1));
+  // Dense layers, the cheaper ones, come first.
   for (int k = 0; k < others % (chunks - 1); ++k) ++layers[k];
   layers.back() = last;
   return layers;

@@ -94,7 +94,8 @@ TEST(Runs, AllPublishedSteps) {
   }
 }
 
-// Runs that are themselves predictions, under other parameters: the fit finds these again.
+// Runs that are themselves predictions, under other parameters: the fit predicts them again, and
+// finds those parameters that these few runs tell from others.
 TEST(FitEndToEnd, RecoversParametersFromRunsWithoutNoise) {
   EndToEnd truth;
   truth.clock_a100 = 0.9;
@@ -122,7 +123,7 @@ TEST(FitEndToEnd, RecoversParametersFromRunsWithoutNoise) {
   for (std::size_t i : all) {
     EXPECT_NEAR(set.Step(i, fitted) / *set.run(i).step, 1, 0.02) << set.run(i).id;
   }
-  EXPECT_NEAR(fitted.clock_a100, 0.9, 0.02);
+  EXPECT_NEAR(fitted.floor_2021 / truth.floor_2021, 1, 0.05);
 }
 
 TEST(CrossValidation, NoGroupIsOnBothSides) {
