@@ -46,7 +46,12 @@ class Comparer {
   void Add(const Job& job, const Estimator& estimator, const std::string& name,
            const std::optional<ScheduleAsked>& asked, double share_done) {
     progress_.Show("simulating", share_done);
-    ComparedPlan row{.name = name, .plan = job.parallel, .gpus = job.cluster.gpus()};
+    ComparedPlan row{
+        .name = name,
+        .plan = job.parallel,
+        .gpus = job.cluster.gpus(),
+        .work = fmt::format("{} {} {} {}", job.model.name, job.training.global_batch_size,
+                            job.training.seq_length, job.cluster.gpus())};
     try {
       auto result = SimulatePlan(job, estimator, asked);
       if (auto* simulation = std::get_if<Simulation>(&result)) {
@@ -129,6 +134,9 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
     asked = ParseSchedules(line, schedules.value_or(std::string(kDefaultSchedules)));
   }
   CheckHtml(line, html);
+  std::vector<std::string> inputs = flags.files();
+  for (const ScheduleAsked& schedule : asked) inputs.push_back(schedule.text);
+  CheckNotInput(line, "--html", html, inputs);
   const std::size_t rows = of_jobs ? flags.files().size() : asked.size();
   Comparer comparer(console, html ? rows : 0);
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now

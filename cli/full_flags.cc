@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/full_flags.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 namespace millwright {
@@ -40,7 +42,7 @@ bool FullFlags::asks_for_full() const {
          jitter_ || gpu_jitter_ || routing_ || seed_ || steps_;
 }
 
-void FullFlags::Check(CommandLine& line) const {
+void FullFlags::Check(CommandLine& line, bool has_experts) const {
   if (fidelity_ == Fidelity::kFolded) {
     const auto refuse = [&](bool given, const char* flag) {
       if (given) line.Problem(flag, "needs --fidelity full");
@@ -54,15 +56,22 @@ void FullFlags::Check(CommandLine& line) const {
     refuse(seed_.has_value(), "--seed");
     refuse(steps_.has_value(), "--steps");
   }
-  if (links_ == Links::kPriced && !link_down_.empty()) {
-    line.Problem("--link-down", "needs --links shared");
+  if (links_ == Links::kPriced) {
+    if (!link_down_.empty()) line.Problem("--link-down", "needs --links shared");
+    for (const std::string& part : slow_) {
+      const bool gpus = part.starts_with("gpu:") || part.starts_with("node:");
+      if (!gpus) line.Problem("--slow", fmt::format("{} needs --links shared", part));
+    }
   }
   const bool drawn =
       jitter_.value_or(0) > 0 || gpu_jitter_.value_or(0) > 0 || routing_.value_or(0) > 0;
-  if (!drawn && steps_.value_or(1) > 1) {
-    line.Problem("--steps",
-                 "needs --jitter, --gpu-jitter or --moe-routing; without them every "
-                 "step is the same");
+  constexpr std::string_view kNeeds =
+      "needs --jitter, --gpu-jitter or --moe-routing; without them every step is the same";
+  const bool tried = line.HasProblems();  // one of them may be what is wrong
+  if (!drawn && !tried && steps_.value_or(1) > 1) line.Problem("--steps", kNeeds);
+  if (!drawn && !tried && seed_) line.Problem("--seed", kNeeds);
+  if (routing_.value_or(0) > 0 && !has_experts) {
+    line.Warning("--moe-routing", "the model has no experts");
   }
 }
 

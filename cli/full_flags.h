@@ -18,7 +18,7 @@ class FullFlags {
  public:
   void AddTo(CommandLine& line);  // this must outlive the command line
   // Before there is a cluster: what no cluster could make right.
-  void Check(CommandLine& line) const;
+  void Check(CommandLine& line, bool has_experts) const;
   bool asks_for_full() const;
   // ConfigError with every part that the cluster does not have.
   FullAsked Resolve(const Cluster& cluster) const;

@@ -100,7 +100,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
       NoteError(line, "--schedule", error);
     }
   }
-  full_flags.Check(line);
+  full_flags.Check(line, job.model.has_moe());
   TraceOptions trace_options;
   if (trace_ranks && !trace) line.Problem("--trace-ranks", "needs --trace");
   if (trace_ranks && trace) {
@@ -108,6 +108,10 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   }
   CheckHtml(line, html);
   if (html && trace && *html == *trace) line.Problem("--html", "is the file of --trace");
+  std::vector<std::string> inputs = flags.files();
+  if (schedule) inputs.push_back(*schedule);
+  CheckNotInput(line, "--trace", trace, inputs);
+  CheckNotInput(line, "--html", html, inputs);
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
 
@@ -135,7 +139,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     Progress progress(console);
     full->progress = [&](double share) { progress.Show("simulating every rank", share); };
     const auto start = std::chrono::steady_clock::now();
-    simulation.full = SimulateEveryRank(estimator, *full, simulation.step);
+    simulation.full = SimulateEveryRank(estimator, simulation.plan(), *full, simulation.step);
     simulation.seconds +=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

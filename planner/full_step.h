@@ -34,17 +34,20 @@ struct FullReport {
   FullOptions options;
   Seconds folded;  // the same step with nothing shared, slowed or drawn
   std::vector<Seconds> steps;
-  // Of the first step:
+  int median =
+      0;  // the step that half of them do not exceed: what is shown, and all below is of it
   std::array<Contention, kCauses> contention{};
   std::vector<LinkUseReport> link_kinds;  // busiest first
   std::vector<LinkUseReport> links;       // the busiest
   std::int64_t ranks = 0, tasks = 0;
-  int latest = 0;           // rank that finishes last
-  Seconds latest_computes;  // what its compute stream is busy
-  Seconds median_computes;  // of all ranks of its plane
-  int shown = 0;            // member whose pipeline ranks the timeline is of: the latest one's
+  int slowest = 0;           // rank whose compute is furthest above its plane's median
+  Seconds slowest_computes;  // what its compute stream is busy
+  Seconds median_computes;   // of all ranks of its plane
+  int shown = 0;             // member whose pipeline ranks the timeline is of: the slowest one's
+  // Slowed or failed links that the step would not have used: no wonder that they cost nothing.
+  bool disturbed_in_vain = false;
 
-  double difference() const { return steps.front() / folded - 1; }
+  double difference() const { return steps[std::size_t(median)] / folded - 1; }
   // Of the steps: the smallest that `share` of them do not exceed.
   Seconds Percentile(double share) const;
   Seconds mean() const;
@@ -53,7 +56,7 @@ struct FullReport {
 // Runs every rank of a step that has been simulated folded, and puts what the members of one place
 // in their planes did into its timeline, ranks and peaks.  ConfigError where it would not go into
 // memory.
-FullReport SimulateEveryRank(const Estimator& estimator, const FullAsked& asked,
-                             SimulatedStep& step);
+FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& plan,
+                             const FullAsked& asked, SimulatedStep& step);
 
 }  // namespace millwright

@@ -68,6 +68,10 @@ std::string Distribution(const FullReport& r, const Style& style) {
 std::string FullSentence(const FullReport& r) {
   std::string text = fmt::format("Every rank: {} tasks on {} GPUs. ", FormatInteger(r.tasks),
                                  FormatInteger(r.ranks));
+  if (r.steps.size() > 1) {
+    text += fmt::format("Of {} steps the median one is shown. ",
+                        FormatInteger(std::int64_t(r.steps.size())));
+  }
   constexpr double kSame = 1e-6;
   const double difference = r.difference();
   text += std::abs(difference) < kSame
@@ -75,13 +79,14 @@ std::string FullSentence(const FullReport& r) {
               : fmt::format("The step is {} {} than the folded simulation's {}.",
                             Percent(std::abs(difference), difference < 0.01 ? 2 : 1),
                             difference > 0 ? "longer" : "shorter", PerStep(r.folded));
-  const double slower = r.latest_computes / r.median_computes - 1;
+  const double slower = r.slowest_computes / r.median_computes - 1;
   if (slower > 1e-3) {
     text += fmt::format(
-        " GPU {} finishes last: its compute takes {}, {} more than that of the median GPU of its "
+        " GPU {} is the slowest: its compute takes {}, {} more than that of the median GPU of its "
         "stage.",
-        r.latest, PerStep(r.latest_computes), Percent(slower));
+        r.slowest, PerStep(r.slowest_computes), Percent(slower));
   }
+  if (r.disturbed_in_vain) text += " Nothing of the step crosses the links that are slow or down.";
   return text;
 }
 

@@ -275,17 +275,14 @@ Json Results(const Simulation& s) {
 
 Json Rows(const Comparison& comparison, const char* key, bool with_plan) {
   Json rows = Json::array();
-  const std::size_t best = comparison.best();
-  for (std::size_t i = 0; i < comparison.rows.size(); ++i) {
-    const ComparedPlan& row = comparison.rows[i];
+  for (const ComparedPlan& row : comparison.rows) {
     Json one{{key, row.name}, {"reason", nullptr}};
     if (with_plan) one["gpus"] = row.gpus;
     if (with_plan) one["plan"] = ToJson(row.plan);
     if (row.simulation) {
       one.update(Results(*row.simulation));
       one[key] = row.name;
-      one["slower"] =
-          row.simulation->step.step() / comparison.rows[best].simulation->step.step() - 1;
+      one["slower"] = comparison.Slower(row);
     } else {
       one["reason"] = row.why_not;
       one["fits"] = false;
@@ -332,7 +329,9 @@ Json ToJson(const FullReport& r) {
           {"difference", r.difference()},
           {"ranks", r.ranks},
           {"tasks", r.tasks},
-          {"latest_rank", r.latest},
+          {"slowest_rank", r.slowest},
+          {"shown_step", r.median},
+          {"disturbed_in_vain", r.disturbed_in_vain},
           {"shown_member", r.shown},
           {"seed", r.options.seed},
           {"steps_s", std::move(steps)},

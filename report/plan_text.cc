@@ -250,6 +250,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
     any_ulysses = any_ulysses || ulysses;
     const double behind = plans[i].step() / plans.front().step() - 1;
     const bool simulated = plans[i].simulated.has_value();
+    const double speed = e.step / plans[i].step();  // of the simulation, which is ranked by
     table.Row(
         {std::to_string(i + 1),
          std::to_string(p.tensor),
@@ -266,10 +267,10 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          i == 0 ? "" : SignedPercent(behind),
          PerStep(e.step),
          simulated ? SignedPercent(plans[i].difference()) : "-",
-         FormatRate(e.tokens_per_second_per_gpu),
-         fmt::format("{:.0f}", e.model_flops_per_gpu.value / 1e12),
-         Percent(e.mfu),
-         Percent(e.hfu),
+         FormatRate(speed * e.tokens_per_second_per_gpu),
+         fmt::format("{:.0f}", speed * e.model_flops_per_gpu.value / 1e12),
+         Percent(speed * e.mfu),
+         Percent(speed * e.hfu),
          fmt::format("{:.1f}", e.peak.value / kGiB),
          RecomputeCell(p.recompute)});
   }

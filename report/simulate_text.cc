@@ -175,7 +175,7 @@ std::string SimulationText(const Job& job, const Simulation& s, const Style& sty
     table.Row({"Simulated",
                fmt::format("{}, for each of {} GPUs at a place in the pipeline; below: GPU {} and "
                            "those at its place in the other stages",
-                           on, FormatInteger(alike), s.full->latest)});
+                           on, FormatInteger(alike), s.full->slowest)});
   } else {
     table.Row(
         {"Simulated", fmt::format("{}, {}standing for {}", on,
@@ -217,10 +217,10 @@ std::string Reasons(const Comparison& comparison, const Style& style) {
 
 std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
 
-std::string Slower(const Comparison& comparison, const Simulation& s) {
-  const double share =
-      s.step.step() / comparison.rows[comparison.best()].simulation->step.step() - 1;
-  if (share == 0) return {};
+std::string Slower(const Comparison& comparison, const ComparedPlan& row) {
+  constexpr double kRounding = 1e-9;
+  const double share = comparison.Slower(row);
+  if (std::abs(share) < kRounding) return {};
   return Signed(Percent(std::abs(share)), share < 0);
 }
 
@@ -239,9 +239,12 @@ std::string BestSentence(const Comparison& comparison, std::string_view noun) {
   const std::size_t best = comparison.best();
   if (best == comparison.rows.size()) return fmt::format("No {} can be simulated.", noun);
   const ComparedPlan& row = comparison.rows[best];
+  const std::string_view fastest =
+      comparison.same_work() ? "Fastest" : "Jobs differ in their work; by tokens/s/GPU the fastest";
   return fmt::format("{} {}: {} a step, {} tokens/s/GPU, {} MFU, {} of {}.",
-                     row.fits() ? fmt::format("Fastest {} that fits is", noun)
-                                : fmt::format("No {} fits; fastest is", noun),
+                     row.fits() ? fmt::format("{} {} that fits is", fastest, noun)
+                                : fmt::format("No {} fits; {} is", noun,
+                                              comparison.same_work() ? "fastest" : "the fastest"),
                      row.name, PerStep(row.simulation->step.step()),
                      FormatRate(row.simulation->tokens_per_second_per_gpu()),
                      Percent(row.simulation->mfu()), Figure(row.simulation->peak()),
@@ -257,7 +260,7 @@ ComparisonTable ScheduleTable(const Comparison& comparison) {
       continue;
     }
     const Simulation& s = *row.simulation;
-    table.rows.push_back({row.name, PerStep(s.step.step()), Slower(comparison, s),
+    table.rows.push_back({row.name, PerStep(s.step.step()), Slower(comparison, row),
                           FormatRate(s.tokens_per_second_per_gpu()), Percent(s.mfu()),
                           Percent(s.bubble_share()), Figure(s.peak()), YesNo(s.fits())});
   }
@@ -275,7 +278,7 @@ ComparisonTable JobTable(const Comparison& comparison) {
     }
     const Simulation& s = *row.simulation;
     table.rows.push_back({row.name, gpus, PerStep(s.estimate.step), PerStep(s.step.step()),
-                          Slower(comparison, s), FormatRate(s.tokens_per_second_per_gpu()),
+                          Slower(comparison, row), FormatRate(s.tokens_per_second_per_gpu()),
                           Percent(s.mfu()), Percent(s.bubble_share()), Figure(s.peak()),
                           YesNo(s.fits())});
   }

@@ -45,6 +45,7 @@ struct ComparedPlan {
   std::string name;  // the schedule as asked, or the job file
   ParallelConfig plan;
   std::int64_t gpus = 0;
+  std::string work;  // model, batch, GPUs: steps of the same work can be compared by their length
   std::optional<Simulation> simulation;
   std::string why_not;  // where there is none
   StepPicture picture;  // where it is to be drawn
@@ -53,8 +54,12 @@ struct ComparedPlan {
 
 struct Comparison {
   std::vector<ComparedPlan> rows;
-  // The shortest step of what fits, or of all where nothing does; rows.size(): there is none.
+  // The shortest step of what fits, or of all where nothing does, and among equals the least
+  // memory; where rows differ in their work, most tokens/s/GPU.  rows.size(): there is none.
   std::size_t best() const;
+  bool same_work() const;
+  // By how much a simulated row is slower than the best, as a share.
+  double Slower(const ComparedPlan& row) const;
   bool any_fits() const;
   double seconds = 0;  // wall time
 };

@@ -54,6 +54,7 @@ struct FullSimulation::Prepared {
   std::vector<Group> groups;
   std::vector<std::vector<int>> first_group;  // [communication][pipeline rank]; -1: not there
   std::vector<double> carried_alone;          // bytes on each link, of groups that have it alone
+  bool disturbed_in_vain = false;
 };
 
 class FullSimulation::Running {
@@ -78,9 +79,10 @@ class FullSimulation::Running {
     if (!speeds.empty()) {
       for (std::size_t r = 0; r < speed_.size(); ++r) speed_[r] = 1 / speeds[r];
     }
+    drawn_.assign(result_.ranks.size(), 1);
     if (s_.options_.rank_jitter > 0) {
-      for (std::size_t r = 0; r < speed_.size(); ++r) {
-        speed_[r] *= LogNormal(s_.options_.rank_jitter, key_ ^ Mix(~std::uint64_t(r)));
+      for (std::size_t r = 0; r < drawn_.size(); ++r) {
+        drawn_[r] = LogNormal(s_.options_.rank_jitter, key_ ^ Mix(~std::uint64_t(r)));
       }
     }
     if (s_.options_.share_links) {
@@ -183,10 +185,11 @@ class FullSimulation::Running {
       double seconds = task.duration.value;
       if (task.stream == Stream::kCompute) {
         const std::size_t rank = RankOf(member, task.rank);
-        seconds *= speed_[rank];
+        double factor = drawn_[rank];
         if (s_.options_.jitter > 0) {
-          seconds *= LogNormal(s_.options_.jitter, key_ ^ Mix(rank << 32 | id));
+          factor *= LogNormal(s_.options_.jitter, key_ ^ Mix(rank << 32 | id));
         }
+        seconds *= speed_[rank] * std::max(factor, s_.options_.fastest);
         if (task.routed) seconds *= Load(rank, id);
         RankTime& time = result_.ranks[rank];
         const double gap = start - cursor.free;
@@ -381,7 +384,7 @@ class FullSimulation::Running {
   std::vector<std::uint32_t> free_calls_;
   std::unique_ptr<FairShareNetwork> network_;
   std::vector<Completion> ended_;
-  std::vector<double> speed_;  // seconds for each second of a task, by rank
+  std::vector<double> speed_, drawn_;  // seconds for each second of a task, by rank
   std::uint64_t key_;
   std::size_t finished_ = 0;
   FullStep result_;
@@ -497,6 +500,20 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
       }
     }
   };
+  const Disturbance& disturbance = options_.disturbance;
+  if (!disturbance.slow_links.empty() || !disturbance.failed_links.empty()) {
+    std::vector<char> disturbed(cluster_.links().size());
+    for (const auto& [link, factor] : disturbance.slow_links) disturbed[std::size_t(link)] = 1;
+    for (const int link : disturbance.failed_links) disturbed[std::size_t(link)] = 1;
+    FairShareNetwork sound(cluster_, calibration_);
+    for (const Prepared::Group& group : p.groups) sound.AddGroup(group.members());
+    p.disturbed_in_vain = true;
+    for_each_group([&](int, const CollectiveCall& call, double) {
+      for (const LinkUse& use : sound.UsesOf(call).uses) {
+        if (disturbed[std::size_t(use.link)]) p.disturbed_in_vain = false;
+      }
+    });
+  }
   constexpr int kNobody = -1, kSeveral = -2;
   std::vector<int> owner(cluster_.links().size(), kNobody);
   std::vector<char> alone(p.groups.size(), 1);
@@ -529,6 +546,8 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
   }
   return prepared;
 }
+
+bool FullSimulation::disturbed_in_vain() const { return prepared_->disturbed_in_vain; }
 
 FullStep FullSimulation::Run(std::int64_t step, const std::function<void(double)>& progress) const {
   return Running(*this, step, progress).Go();

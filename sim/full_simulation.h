@@ -16,7 +16,8 @@
 //   disturbance  A slow rank computes at its share of the speed; what crosses slow and failed links
 //            goes through the network (without share_links they change nothing).
 //   jitter   The time of every compute task is multiplied by a log-normal of that sigma and mean
-//            1, drawn anew for each task; of every rank, likewise, once a step.
+//            1, drawn anew for each task; of every rank, likewise, once a step.  No draw, and no
+//            product of them, is below `fastest`: what the peak allows.
 //   routing  What the router sends to an expert rank is a log-normal of that sigma and mean 1,
 //            drawn for each piece of work on it; an exchange takes as long as the fullest of its
 //            members asks for.  On top of TrainingConfig::moe_imbalance, which is in the prices.
@@ -53,6 +54,7 @@ struct FullOptions {
   double routing = 0;      // sigma of an expert rank's load
   double rank_jitter = 0;  // sigma of a rank, for a whole step
   std::uint64_t seed = 0;
+  double fastest = 0;  // share of its time that a task takes at the peak of the GPU
 };
 
 // What sharing links cost, by the cause of the collectives.
@@ -85,6 +87,9 @@ class FullSimulation {
   // Step number `step` of those that the seed gives.  From any number of threads.
   FullStep Run(std::int64_t step = 0,
                const std::function<void(double share_done)>& progress = {}) const;
+
+  // Links are slowed or down that no collective of the step crosses while all are sound.
+  bool disturbed_in_vain() const;
 
   // What the members of one place in their planes did: a Timeline of the graph.
   Timeline TimelineOf(const FullStep& result, int member) const;

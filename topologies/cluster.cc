@@ -593,6 +593,9 @@ struct Cluster::Graph {
 
     std::vector<int> route;
     int choice = Domain(to);
+    // Down to another's NIC, which only detours come to: neighbours take turns of their own, or
+    // two without a NIC would meet on a third's.
+    int turn = Domain(to) + from % config.gpus_per_node;
     for (int at = source; at != target;) {
       std::vector<int> ways;
       for (const Link& link : Out(at)) {
@@ -604,8 +607,10 @@ struct Cluster::Graph {
       }
       MILLWRIGHT_CHECK(!ways.empty());
       const int count = static_cast<int>(ways.size());
-      route.push_back(ways[static_cast<std::size_t>(choice % count)]);
-      choice /= count;
+      const bool down = KindOf(links[static_cast<std::size_t>(ways.front())].to) < KindOf(at);
+      int& pick = down && !failed.empty() ? turn : choice;
+      route.push_back(ways[static_cast<std::size_t>(pick % count)]);
+      pick /= count;
       at = links[static_cast<std::size_t>(route.back())].to;
     }
     return route;

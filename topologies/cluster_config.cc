@@ -126,6 +126,9 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
   if (linked && c.nvlink_bandwidth <= BytesPerSecond(0)) {
     add("nvlink_bandwidth", "must be above 0 where domain_link is not pcie");
   }
+  if (c.pcie_bandwidth <= BytesPerSecond(0) && (c.gpus_per_node > 1 || c.nics_per_node > 0)) {
+    add("pcie_bandwidth", "must be given: GPUs reach NICs, or each other, over PCIe");
+  }
   if (linked && c.domain_link == DomainLink::kNvswitch && c.nvswitches < 1) {
     add("nvswitches", "must be at least 1 where domain_link is nvswitch");
   }

@@ -82,9 +82,10 @@ TEST(Full, TheTextSaysWhatSharingAndTheSlowestCost) {
       RunCommand("simulate" + std::string(kQuestion) + " --gpu-jitter 0.05 --seed 3 --steps 3");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* part :
-       {"Every rank: ", " tasks on 32 GPUs. The step is ", " finishes last: its compute takes ",
-        "\n3 steps", "\n  over folded ", "\nSharing links", "\n  data-parallel communication",
-        "\nLinks", "\n  NIC to leaf", "for each of 16 GPUs at a place in the pipeline"}) {
+       {"Every rank: ", " tasks on 32 GPUs. Of 3 steps the median one is shown. The step is ",
+        " is the slowest: its compute takes ", "\n3 steps", "\n  over folded ", "\nSharing links",
+        "\n  data-parallel communication", "\nLinks", "\n  NIC to leaf",
+        "for each of 16 GPUs at a place in the pipeline"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
 }
@@ -109,6 +110,44 @@ TEST(Full, Mistakes) {
             "millwright: --jitter: expected a number between 0 and 1, got \"-0.1\"\n"
             "millwright: --seed: expected an integer between 0 and 9007199254740992, got \"-1\"\n"
             "millwright: --steps: expected an integer between 1 and 100000, got \"0\"\n");
+}
+
+TEST(Full, WhatWouldDoNothingIsRefusedOrNamed) {
+  const auto refused = [](const std::string& flags) {
+    return RunCommand("simulate" + std::string(kQuestion) + flags).err;
+  };
+  EXPECT_EQ(refused(" --links priced --slow nic:3=0.5 --slow gpu:1=0.5"),
+            "millwright: --slow: nic:3=0.5 needs --links shared\n");
+  EXPECT_EQ(refused(" --seed 5"),
+            "millwright: --seed: needs --jitter, --gpu-jitter or --moe-routing; without them every "
+            "step is the same\n");
+  // One mistake is not followed by another of its making.
+  EXPECT_EQ(refused(" --jitter 3 --steps 20"),
+            "millwright: --jitter: expected a number between 0 and 1, got \"3\"\n");
+  EXPECT_THAT(refused(" --moe-routing 0.3"), HasSubstr("the model has no experts"));
+  // On one node nothing goes by the NICs.
+  const Outcome outcome = RunCommand(
+      "simulate --json --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 2048 --tp 2 "
+      "--link-down nic:3");
+  EXPECT_EQ(Json::parse(outcome.out)["full"]["disturbed_in_vain"], true) << outcome.err;
+  EXPECT_EQ(Simulated(" --link-down nic:3")["full"]["disturbed_in_vain"], false);
+}
+
+TEST(Full, NoDrawBeatsThePeak) {
+  for (int seed = 0; seed < 20; ++seed) {
+    const Outcome outcome = RunCommand(
+        "simulate --json --model llama-3-8b --cluster dgx-h200 --gpus 1 --global-batch 8 --seq "
+        "8192 --recompute full --gpu-jitter 1 --seed " +
+        std::to_string(seed));
+    EXPECT_LE(Json::parse(outcome.out)["mfu"].get<double>(), 1) << seed;
+  }
+}
+
+TEST(Full, TheSlowestGpuIsNamedWhereverItIs) {
+  for (const int gpu : {5, 9, 21}) {
+    const Json full = Simulated(" --slow gpu:" + std::to_string(gpu) + "=0.5")["full"];
+    EXPECT_EQ(full["slowest_rank"], gpu);
+  }
 }
 
 TEST(Full, WhatDoesNotGoIntoMemorySaysSoBeforeItStarts) {

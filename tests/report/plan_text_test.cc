@@ -109,16 +109,17 @@ TEST(PlanText, TableLeavesOutWhatAllShare) {
 
 TEST(PlanText, TableRanksByTheSimulation) {
   // Estimate 10 s: 10/8 - 1 = 25%, 10/12.5 - 1 = -20%; 12.5/8 - 1 = 56.25%.
+  // Speeds are the simulation's: 1,103 x 10/8 and x 10/12.5.
   const Contender first{.estimate = Example(), .simulated = SimulatedCost{Seconds(8), {}}};
   const Contender second{.estimate = Example(), .simulated = SimulatedCost{Seconds(12.5), {}}};
   EXPECT_EQ(
       PlanTable({first, second}, {}),
       "# tp sp pp dp mbs zero  simulated  slower  estimate     off  tok/s/GPU  TFLOP/s    "
       "MFU    HFU   GiB\n"
-      "1  4 on  2 16   1    1     8.00 s            10.0 s  +25.0%      1,103      496  50.1%  "
-      "55.0%  70.0\n"
-      "2  4 on  2 16   1    1     12.5 s  +56.2%    10.0 s  -20.0%      1,103      496  50.1%  "
-      "55.0%  70.0\n");
+      "1  4 on  2 16   1    1     8.00 s            10.0 s  +25.0%      1,379      620  62.6%  "
+      "68.8%  70.0\n"
+      "2  4 on  2 16   1    1     12.5 s  +56.2%    10.0 s  -20.0%        883      397  40.1%  "
+      "44.0%  70.0\n");
 }
 
 TEST(PlanText, SaysWhereEstimateAndSimulationDisagree) {

@@ -958,12 +958,12 @@ using Names = std::vector<std::string>;
 
 TEST(Cluster, DetoursHopByHop) {
   const Cluster dgx = Make("dgx-h100", 64);
-  // Without NIC 3, GPU 3 of node 0 sends by NVLink to a neighbour's, the one whose turn it is for
-  // node 1: the second of seven.  From leaf 1 it changes rails at the spine; 1 / 7 leaves the
-  // first.
+  // Without NIC 3, GPU 3 of node 0 sends by NVLink to a neighbour's: for node 1 it is the turn of
+  // number (1 + 3) mod 7, the fifth of seven.  From leaf 5 it changes rails at the spine of node
+  // 1's turn.
   EXPECT_EQ(DetourNames(dgx, 3, 11, {"node0/nic3->leaf0.3"}),
-            (Names{"node0/nvswitch", "node0/gpu1", "node0/pcie1", "node0/nic1", "leaf0.1",
-                   "spine0.0", "leaf0.3", "node1/nic3", "node1/pcie3", "node1/gpu3"}));
+            (Names{"node0/nvswitch", "node0/gpu5", "node0/pcie5", "node0/nic5", "leaf0.5",
+                   "spine0.1", "leaf0.3", "node1/nic3", "node1/pcie3", "node1/gpu3"}));
   // Only the way out is broken.
   EXPECT_EQ(
       DetourNames(dgx, 11, 3, {"node0/nic3->leaf0.3"}),
