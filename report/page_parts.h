@@ -14,6 +14,7 @@ std::string_view PageStyle();
 std::string_view PageScript();      // what every page needs
 std::string_view TimelineScript();  // passes and tasks over time
 std::string_view ChartsScript();    // memory, breakdown, links, distribution
+std::string_view ValidationScript();  // the page of validate
 std::string_view StepScript();      // puts the pages of simulate and compare together
 
 }  // namespace millwright
