@@ -8,7 +8,9 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/html_flag.h"
 #include "report/runs_report.h"
+#include "report/validation_page.h"
 #include "validate/fit_end_to_end.h"
 #include "validate/runs.h"
 
@@ -18,8 +20,8 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   CommandLine line("validate --runs FILE [OPTIONS]",
                    "How far off predictions are, against measured training steps: per source, by "
                    "kind of run, and the runs that are furthest off. Exit code 1 where the median "
-                   "error is above --max-error.");
-  std::optional<std::string> runs;
+                   "error is above --max-error, or no step time could be compared.");
+  std::optional<std::string> runs, html;
   std::optional<double> max_error;
   std::optional<std::int64_t> cross_validate;
   bool json = false;
@@ -31,11 +33,15 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   line.Section("Output");
   line.Number("--max-error", max_error, {.min = 0, .max = 1000},
               "median step-time error, in percent, above which the exit code is 1");
+  line.Text("--html", "FILE", html, "write predicted against measured as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
-  line.Example("validate --runs my_runs.json");
+  line.Example("validate --runs my_runs.json --html validation.html");
   if (!line.Parse(args, console.out)) return 0;
   if (!runs) line.Missing("--runs", "missing; give a file of measured training steps");
+  CheckHtml(line, html);
   line.ThrowIfProblems();
+  std::optional<FileWriter> page;
+  if (html) page.emplace(*html);
 
   const PublishedRuns published = ReadPublishedRuns(*runs);
   for (const std::string& warning : published.warnings) {
@@ -51,6 +57,13 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   } else {
     console.out << (json ? RunsJson(report) : RunsText(report, console.style));
   }
+  if (page) {
+    WriteValidationPage(report, *page);
+    page->Commit();
+    SayWritten(*page, console);
+  }
+  // No comparison is no good comparison.
+  if (report.overall.n == 0) return 1;
   constexpr double kPercent = 100;
   return max_error && kPercent * report.overall.median_ape > *max_error ? 1 : 0;
 }

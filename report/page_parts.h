@@ -11,9 +11,10 @@ namespace millwright {
 std::string_view PageLibrary();  // D3; empty where it was not there to build with
 std::string_view PageLibraryLicence();
 std::string_view PageStyle();
-std::string_view PageScript();      // what every page needs
-std::string_view TimelineScript();  // passes and tasks over time
-std::string_view ChartsScript();    // memory, breakdown, links, distribution
-std::string_view StepScript();      // puts the pages of simulate and compare together
+std::string_view PageScript();        // what every page needs
+std::string_view TimelineScript();    // passes and tasks over time
+std::string_view ChartsScript();      // memory, breakdown, links, distribution
+std::string_view ValidationScript();  // the page of validate
+std::string_view StepScript();        // puts the pages of simulate and compare together
 
 }  // namespace millwright

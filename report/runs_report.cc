@@ -57,19 +57,24 @@ std::map<std::string, std::vector<std::string>> ByReason(const RunsReport& repor
 
 }  // namespace
 
-std::string RunsText(const RunsReport& report, const Style& style) {
-  std::string text;
+std::string RunsSentence(const RunsReport& report) {
   const ErrorSummary& all = report.overall;
-  std::string head = fmt::format(
+  if (all.n == 0) {
+    return fmt::format("{} of {} runs modelled, and no step time to compare.",
+                       report.results.size(), report.results.size() + report.unsupported.size());
+  }
+  return fmt::format(
       "{} of {} runs modelled; {} step times are predicted with a median error of {}, 90% within "
       "{}, bias {} (negative: predicted too fast).",
       report.results.size(), report.results.size() + report.unsupported.size(), all.n,
       Percent(all.median_ape), Percent(all.p90_ape), SignedPercent(all.bias));
-  text += Bold(Wrapped(head, style.width, 0), style) + "\n\n";
+}
 
+std::string RunsText(const RunsReport& report, const Style& style) {
+  std::string text = Bold(Wrapped(RunsSentence(report), style.width, 0), style) + "\n\n";
   TextTable groups = SummaryTable("step time, by source");
   for (const NamedSummary& g : report.groups) AddSummary(groups, g.name, g.errors);
-  AddSummary(groups, "all", all);
+  AddSummary(groups, "all", report.overall);
   text += groups.Text(style) + "\n";
   TextTable classes = SummaryTable("step time, by kind");
   for (const NamedSummary& g : report.classes) AddSummary(classes, g.name, g.errors);

@@ -11,6 +11,8 @@
 
 namespace millwright {
 
+// "679 of 728 runs modelled; ..."
+std::string RunsSentence(const RunsReport& report);
 std::string RunsText(const RunsReport& report, const Style& style);
 // {"overall": {...}, "groups": {prefix: {"n","median_ape","p90_ape","bias"}}, "rows": [...],
 // "unsupported": [...]}; errors are shares, 0.05 for 5%.

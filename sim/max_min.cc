@@ -62,6 +62,11 @@ void MaxMin::Activate(int flow) {
     if (use.after >= 0) uses_[std::size_t(use.after)].before = i;
     link.first_use = i;
     ++link.flows;
+    if (std::isinf(f.cap)) {
+      ++link.uncapped;
+    } else {
+      link.demand += use.lanes * f.cap;
+    }
   }
   fresh_.push_back(flow);
 }
@@ -76,7 +81,13 @@ void MaxMin::Remove(int flow) {
     (use.before >= 0 ? uses_[std::size_t(use.before)].after : link.first_use) = use.after;
     if (use.after >= 0) uses_[std::size_t(use.after)].before = use.before;
     --link.flows;
-    if (link.flows > 0) Touch(use.link);
+    if (link.flows > 0 && Contended(link)) Touch(use.link);
+    if (std::isinf(f.cap)) {
+      --link.uncapped;
+    } else {
+      link.demand -= use.lanes * f.cap;
+    }
+    if (link.flows == 0) link.demand = 0;  // and not what rounding left
   }
   free_uses_[std::size_t(f.count)].push_back(f.first_use);
   free_flows_.push_back(flow);
@@ -98,14 +109,14 @@ void MaxMin::Touch(int link) {
   touched_.push_back(link);
 }
 
-// A flow that has all its links to itself needs no filling.
+// A flow on links that decide nothing needs no filling.
 bool MaxMin::SolveAlone(int flow) {
   Flow& f = flows_[std::size_t(flow)];
   double rate = f.cap;
   for (int i = f.first_use; i < f.first_use + f.count; ++i) {
     const Use& use = uses_[std::size_t(i)];
     const Link& link = links_[std::size_t(use.link)];
-    if (link.flows > 1 || link.touched) return false;
+    if (link.touched || (link.flows > 1 && Contended(link))) return false;
     rate = std::min(rate, link.capacity / use.lanes);
   }
   f.rate = rate;
@@ -120,7 +131,10 @@ std::span<const int> MaxMin::Solve() {
   for (const int flow : fresh_) {
     const Flow& f = flows_[std::size_t(flow)];
     if (!f.alive || f.seen == solution_ || SolveAlone(flow)) continue;
-    for (int i = f.first_use; i < f.first_use + f.count; ++i) Touch(uses_[std::size_t(i)].link);
+    for (int i = f.first_use; i < f.first_use + f.count; ++i) {
+      const int link = uses_[std::size_t(i)].link;
+      if (Contended(links_[std::size_t(link)])) Touch(link);
+    }
   }
   fresh_.clear();
   if (!touched_.empty()) {
@@ -161,7 +175,10 @@ void MaxMin::Gather() {
       f.seen = solution_;
       f.frozen = false;
       part_flows_.push_back(use.flow);
-      for (int k = f.first_use; k < f.first_use + f.count; ++k) Look(uses_[std::size_t(k)].link);
+      for (int k = f.first_use; k < f.first_use + f.count; ++k) {
+        const int other = uses_[std::size_t(k)].link;
+        if (Contended(links_[std::size_t(other)])) Look(other);
+      }
     }
   }
 }

@@ -11,8 +11,10 @@
 // may be too small, and are put back when they turn out to be: no link is looked at for every
 // freeze.  Cost: links and uses once, and a logarithm for each return to the heap.
 //
-// Adding or removing flows re-solves only what they can touch: the flows that share a link with
-// them, directly or through others.  Flat arrays; nothing is allocated once they have grown.
+// Adding or removing flows re-solves only what they can touch: the flows that share a contended
+// link with them, directly or through others.  A link is contended where its flows, all at their
+// caps, would need more than it has; the others decide nothing.  Flat arrays; nothing is allocated
+// once they have grown.
 #pragma once
 
 #include <cstdint>
@@ -79,9 +81,11 @@ class MaxMin {
   };
   struct Link {
     double capacity = 0;
-    double left = 0;   // while solving
-    double lanes = 0;  // unfrozen, while solving
-    int open = 0;      // unfrozen flows, while solving
+    double demand = 0;  // of its flows at their caps, but for those without one,
+    int uncapped = 0;   //   which are so many
+    double left = 0;    // while solving
+    double lanes = 0;   // unfrozen, while solving
+    int open = 0;       // unfrozen flows, while solving
     int flows = 0;
     int first_use = -1;
     std::uint32_t seen = 0;
@@ -95,6 +99,9 @@ class MaxMin {
     }
   };
 
+  static bool Contended(const Link& link) {
+    return link.uncapped > 0 || link.demand > link.capacity;
+  }
   void Touch(int link);
   void Look(int link);
   void Gather();

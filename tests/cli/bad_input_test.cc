@@ -274,6 +274,15 @@ TEST_F(BadInput, CalibrationOfACustomGpu) {
             std::string("millwright: job.json: at /cluster") + kWhat);
 }
 
+TEST_F(BadInput, AClusterWithoutPcieBandwidth) {
+  constexpr char kWhat[] =
+      "/pcie_bandwidth: must be given: GPUs reach NICs, or each other, over PCIe\n";
+  EXPECT_EQ(OfCluster(R"({"name": "ours", "gpu": {"inherit": "H100-SXM"}, "nodes": 1,
+                          "gpus_per_node": 8, "domain_link": "nvswitch",
+                          "nvlink_bandwidth": "450 GB/s", "nvswitches": 4})"),
+            std::string("millwright: --cluster: cluster.json: at ") + kWhat);
+}
+
 TEST_F(BadInput, QuantityBeyondADouble) {
   EXPECT_EQ(OfCluster(R"({"inherit": "dgx-h100", "nic_bandwidth": "1e400 Gb/s"})"),
             "millwright: --cluster: cluster.json: at /nic_bandwidth: expected a quantity from 0 "

@@ -39,6 +39,44 @@ class Compare : public InFolder {
 constexpr char kTp2Pp4[] =
     R"("tensor_parallel": 2, "sequence_parallel": true, "pipeline_parallel": 4, "data_parallel": 1)";
 
+TEST_F(Compare, JobsOfDifferentWorkAreRankedByTokens) {
+  // The same plan; b.json has twice the batch, so a longer step and more tokens/s/GPU.
+  WriteJob("a.json", kTp2Pp4);
+  Write("b.json", R"({"model_from": "llama-3.1-8b", "cluster": {"inherit": "dgx-h100"},)"
+                  R"("training": {"global_batch_size": 32, "seq_length": 8192}, "parallel": {)" +
+                      std::string(kTp2Pp4) + "}}");
+  const Json json = Json::parse(RunCommand("compare --json a.json b.json").out);
+  const Json &a = json["jobs"][0], &b = json["jobs"][1];
+  EXPECT_GT(b["step_time_s"], a["step_time_s"]);
+  EXPECT_EQ(json["best"], "b.json");
+  EXPECT_DOUBLE_EQ(
+      a["slower"],
+      b["tokens_per_s_per_gpu"].get<double>() / a["tokens_per_s_per_gpu"].get<double>() - 1);
+  EXPECT_THAT(RunCommand("compare a.json b.json").out,
+              StartsWith("Jobs differ in their work; by tokens/s/GPU the fastest job that fits is "
+                         "b.json"));
+}
+
+TEST_F(Compare, EqualStepsAreDecidedByMemory) {
+  // Without a pipeline every schedule is the same step; gpipe keeps all micro-batches' activations.
+  const Json json = Json::parse(
+      RunCommand("compare --json --schedules gpipe,1f1b --model llama-3.2-1b --cluster dgx-h100 "
+                 "--global-batch 8 --seq 2048 --gpus 1")
+          .out);
+  EXPECT_NEAR(json["schedules"][0]["slower"].get<double>(), 0, 1e-9);
+  EXPECT_EQ(json["best"], "1f1b");
+}
+
+TEST_F(Compare, APageDoesNotTakeThePlaceOfItsInput) {
+  WriteJob("a.json", kTp2Pp4);
+  const std::string before = Read("a.json");
+  EXPECT_EQ(Of("compare a.json --html a.json"),
+            "millwright: --html: would overwrite its own input, a.json\n");
+  EXPECT_EQ(Of("simulate a.json --trace ./a.json"),
+            "millwright: --trace: would overwrite its own input, ./a.json\n");
+  EXPECT_EQ(Read("a.json"), before);
+}
+
 TEST_F(Compare, SchedulesAreThoseOfSimulate) {
   const Outcome outcome =
       RunCommand("compare --json --schedules gpipe,1f1b,interleaved:4,zb-h1,zb-v,dualpipe" +

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
 
@@ -60,10 +61,29 @@ class ValidateFile : public InFolder {};
 TEST_F(ValidateFile, RunsThatCannotBeModelledAreListed) {
   Write("r.json", R"([{"id": "ours-1", "gpu": "TPU"}, {"id": "ours-2"}])");
   const Outcome outcome = RunCommand({"validate", "--runs", "r.json"});
-  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.code, 1);  // nothing could be compared
   EXPECT_THAT(outcome.out, HasSubstr("Not modelled\n"
                                      "  1 no cluster preset with the GPU TPU: ours-1\n"
                                      "  1 the GPU is not given: ours-2\n"));
+}
+
+TEST_F(ValidateFile, PageNamesEveryRunAndHoldsNoMarkupOfTheirs) {
+  if (!HasPageLibrary()) GTEST_SKIP() << NoPageLibrary();
+  const std::string run = R"({"id": "ours-%", "gpu": "H100", "num_gpus": 8, "gbs": 8, "mbs": 1,
+      "model": {"name": "</script><b>", "layers": 2, "hidden": 1024, "heads": 8, "vocab": 1000,
+                "seq": 1024}, "measured": {"step_s": 1}})";
+  std::string first = run, second = run;
+  first.replace(first.find('%'), 1, "1");
+  second.replace(second.find('%'), 1, "2");
+  Write("r.json", "[" + first + "," + second + "]");
+  const Outcome outcome = RunCommand("validate --runs r.json --html v.html");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, StartsWith("millwright: wrote v.html, "));
+  const std::string page = Read("v.html");
+  EXPECT_THAT(page, HasSubstr("\"id\":\"ours-1\""));
+  EXPECT_THAT(page, HasSubstr("\"id\":\"ours-2\""));
+  EXPECT_THAT(page, testing::Not(HasSubstr("</script><b>")));
+  EXPECT_THAT(page, HasSubstr("\\u003c/script>\\u003cb>"));
 }
 
 }  // namespace
