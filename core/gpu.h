@@ -50,6 +50,8 @@ std::span<const GpuPreset> GpuPresets();
 
 // By name or alias, ignoring case, spaces, '-' and '_'.  ConfigError naming the nearest.
 const GpuSpec& FindGpu(std::string_view name);
+// The same, nullptr where there is none.
+const GpuSpec* GpuNamed(std::string_view name);
 
 // How every list of presets compares names: ignoring case, spaces, '-' and '_'.
 bool SameName(std::string_view a, std::string_view b);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `validate --ops`: its flags, and what it prints.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "cli/commands.h"
+
+namespace millwright {
+
+struct OpsFlags {
+  std::vector<std::string> paths;
+
+  void AddTo(CommandLine& line);
+  bool given() const { return !paths.empty(); }
+};
+
+// Exit code 0: an answer.
+int ValidateMeasuredOps(const OpsFlags& flags, bool json, Console& console);
+
+}  // namespace millwright
