@@ -24,6 +24,8 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   line.Example("validate --ops all_reduce.txt --ops gemm.csv --json");
   if (!line.Parse(args, console.out)) return 0;
   if (!ops.given()) line.Missing("--ops", "expected a folder or files of measurements");
+  if (ops.calibration && ops.left_out)
+    line.Problem("--left-out", "fits its own, not --calibration");
   line.ThrowIfProblems();
   return ValidateMeasuredOps(ops, json, console);
 }

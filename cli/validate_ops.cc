@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "report/ops_report.h"
+#include "validate/calibrate.h"
 #include "validate/measurement_files.h"
 #include "validate/ops.h"
 
@@ -12,11 +13,21 @@ namespace millwright {
 void OpsFlags::AddTo(CommandLine& line) {
   line.Texts("--ops", "FOLDER|FILE", paths,
              "measured operations: tables as CSV, nccl-tests output as text; or a folder of both");
+  line.Text("--calibration", "FILE", calibration,
+            "curves to judge, as calibrate writes them, for the GPU they are of");
+  line.Flag("--left-out", left_out,
+            "judge fits to four fifths of the shapes, five times, each by the shapes left out");
 }
 
 int ValidateMeasuredOps(const OpsFlags& flags, bool json, Console& console) {
   const MeasurementSet set = ReadMeasurements(flags.paths);
-  const OpsValidation validation = ValidateOps(set);
+  std::optional<GpuCurves> curves;
+  if (flags.calibration) {
+    curves = ParseCurves(*flags.calibration, ReadTextFile(*flags.calibration));
+  }
+  const OpsValidation validation =
+      ValidateOps(set, flags.left_out ? PredictLeftOut(set)
+                                      : PredictOperations(set, curves ? &*curves : nullptr));
   console.out << (json ? OpsJson(validation, set) : OpsText(validation, set, console.style));
   return 0;
 }

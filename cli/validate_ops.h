@@ -3,6 +3,7 @@
 // `validate --ops`: its flags, and what it prints.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace millwright {
 
 struct OpsFlags {
   std::vector<std::string> paths;
+  std::optional<std::string> calibration;
+  bool left_out = false;
 
   void AddTo(CommandLine& line);
   bool given() const { return !paths.empty(); }

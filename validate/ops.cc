@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "core/check.h"
 #include "core/mistakes.h"
 
 namespace millwright {
@@ -152,13 +153,15 @@ void KeepWorst(std::vector<ComparedRow>& rows) {
 
 }  // namespace
 
-OpsValidation ValidateOps(const MeasurementSet& set) {
+OpsValidation ValidateOps(const MeasurementSet& set,
+                          const std::vector<OperationPrediction>& predictions) {
+  MILLWRIGHT_CHECK(predictions.size() == set.rows.size());
   OpsValidation result{.flagged = set.flagged};
   std::vector<ComparedRow> compared;
   std::map<std::pair<std::size_t, std::string>, int> unsupported;
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
     const Measurement& row = set.rows[i];
-    const OperationPrediction p = PredictOperation(row);
+    const OperationPrediction& p = predictions[i];
     if (p.unsupported.empty()) {
       compared.push_back({i, p.time, p.time / row.time - 1});
     } else {

@@ -50,7 +50,8 @@ struct OpsValidation {
   std::vector<FlaggedRow> flagged;  // those of the reader, then those found here
 };
 
-// The part of the rows that a table shows, and how it groups them.
-OpsValidation ValidateOps(const MeasurementSet& set);
+// Of `predictions`, one for each row of the set.
+OpsValidation ValidateOps(const MeasurementSet& set,
+                          const std::vector<OperationPrediction>& predictions);
 
 }  // namespace millwright

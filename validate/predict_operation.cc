@@ -12,6 +12,8 @@
 #include "cost_models/collectives.h"
 #include "cost_models/layer_cost.h"
 #include "validate/links.h"
+#include "validate/shapes.h"
+#include "validate/source_class.h"
 
 namespace millwright {
 namespace {
@@ -20,94 +22,131 @@ OperationPrediction Unsupported(std::string why) {
   return {.time = {}, .unsupported = std::move(why)};
 }
 
-// The precision that a table's dtype is costed as; quantised weights alone are no training format.
+// The precision that a table's dtype is costed as where it has no curve; quantised weights alone
+// are no training format.
 std::optional<Precision> PrecisionOf(const std::string& dtype) {
-  if (dtype == "bfloat16" || dtype == "float16" || dtype == "half") return Precision::kBf16;
+  if (dtype == "bfloat16") return Precision::kBf16;
   if (dtype == "fp8" || dtype == "fp8_block") return Precision::kFp8;
   if (dtype == "nvfp4") return Precision::kNvfp4;
   return std::nullopt;
 }
 
-std::optional<CollectiveKind> KindOf(const std::string& op) {
-  if (op == "all_reduce") return CollectiveKind::kAllReduce;
-  if (op == "all_gather") return CollectiveKind::kAllGather;
-  if (op == "reduce_scatter") return CollectiveKind::kReduceScatter;
-  if (op == "alltoall") return CollectiveKind::kAllToAll;
-  if (op == "sendrecv") return CollectiveKind::kSendRecv;
-  if (op == "broadcast") return CollectiveKind::kBroadcast;
-  return std::nullopt;
-}
+class Predictor {
+ public:
+  Predictor(const Measurement& row, const GpuSpec& gpu, const GpuCurves* curves)
+      : row_(row), gpu_(gpu), calibration_(CalibrationFor(gpu)), curves_(curves) {}
 
-struct Predictor {
-  const GpuSpec& gpu;
-  const Calibration& calibration;
-  const std::string& dtype;
-  const TrainingConfig training{};
+  OperationPrediction operator()(const MeasuredGemm&) const { return Gemm(); }
+  OperationPrediction operator()(const MeasuredGroupedGemm&) const { return Gemm(); }
 
-  OperationPrediction Gemm(double m, double n, double k, double groups) const {
+  OperationPrediction operator()(const MeasuredAttention& a) const {
+    const std::optional<AttentionShape> shape = AttentionShapeOf(row_.operation);
+    if (!shape) return Unsupported("decoding is no part of training");
+    const std::string kernel = KernelOf(row_);
+    const AttentionCurve* curve = curves_ == nullptr ? nullptr : FindAttention(*curves_, kernel);
+    const bool forward = a.phase == AttentionPhase::kForward || a.phase == AttentionPhase::kPrefill;
+    if (curve != nullptr && (forward || curve->kernel == kernel)) {
+      return {TimeOf(*curve, *shape, gpu_), {}};
+    }
+    const Seconds one_way = curve != nullptr ? TimeOf(*curve, *shape, gpu_) : FromLayer(a);
+    const double backward = calibration_.attention.backward_factor;
+    switch (a.phase) {
+      case AttentionPhase::kForward:
+      case AttentionPhase::kPrefill:
+      case AttentionPhase::kDecode:
+        return {one_way, {}};
+      case AttentionPhase::kBackward:
+        return {backward * one_way, {}};
+      case AttentionPhase::kForwardBackward:
+        return {(1 + backward) * one_way, {}};
+    }
+    return {};
+  }
+
+  OperationPrediction operator()(const MeasuredCollective& c) const {
+    const std::optional<CollectiveShape> shape = CollectiveShapeOf(row_, gpu_);
+    if (KindOf(c.op) == nullptr) {
+      return Unsupported("DeepEP's kernels are costed as part of a layer only");
+    }
+    std::optional<PathProfile> path = PathOf(c, gpu_);
+    if (!shape || !path) return Unsupported(fmt::format("no cluster preset has {}", gpu_.name));
+    if (c.nodes == 1 && curves_ != nullptr) {
+      const CollectiveCurve* curve = FindCollective(*curves_, CurveOp(shape->kind), LibraryOf(c));
+      if (curve != nullptr) return {TimeOf(*curve, *shape, path->domain_bandwidth), {}};
+    }
+    path->in_switch_reduction = shape->in_switch;
+    return {CostOfCollective(shape->kind, c.bytes, *path, calibration_.collective).time, {}};
+  }
+
+  OperationPrediction operator()(const MeasuredMoe&) const {
+    return Unsupported("fused MoE kernels of inference are not modelled");
+  }
+
+  OperationPrediction operator()(const MeasuredMemoryBound& m) const {
+    if (curves_ != nullptr) {
+      const BandwidthCurve* curve = FindBandwidth(*curves_, m.op, StackOf(row_.source));
+      if (curve != nullptr) return {TimeOf(*curve, m.bytes, gpu_), {}};
+    }
+    const Operator op{.name = "memory", .kind = OperatorKind::kMemoryBound, .bytes = m.bytes};
+    return {Cost(op).forward.compute, {}};
+  }
+
+ private:
+  OperationPrediction Gemm() const {
+    const std::string dtype = CurveDtype(row_.dtype);
     const std::optional<Precision> precision = PrecisionOf(dtype);
     if (!precision) return Unsupported(fmt::format("no GEMM model of {}", dtype));
-    if (gpu.peak(*precision).value <= 0) {
-      return Unsupported(fmt::format("{} has no {}", gpu.name, dtype));
+    if (gpu_.peak(*precision).value <= 0) {
+      return Unsupported(fmt::format("{} has no {}", gpu_.name, dtype));
     }
-    return {GemmTime(m, n, k, groups, *precision, gpu, calibration), {}};
-  }
-  OperatorCost Cost(const Operator& op) const {
-    return CostOfOperator(op, LayerPaths{}, {gpu, calibration, training});
+    const GemmShape s = *GemmShapeOf(row_.operation);
+    const GemmCurve* curve = curves_ == nullptr ? nullptr
+                                                : FindGemm(*curves_, dtype, ClocksOf(row_.source),
+                                                           StageOf(row_.operation));
+    if (curve == nullptr && curves_ != nullptr) {
+      curve = FindGemm(*curves_, dtype, ClocksOf(row_.source));
+    }
+    if (curve != nullptr) return {TimeWithCast(*curve, s, gpu_), {}};
+    return {GemmTime(s.m, s.n, s.k, s.groups, *precision, gpu_, calibration_), {}};
   }
 
-  OperationPrediction operator()(const MeasuredGemm& g) const {
-    return Gemm(double(g.m), double(g.n), double(g.k), 1);
-  }
-  OperationPrediction operator()(const MeasuredGroupedGemm& g) const {
-    return Gemm(double(g.m_per_group), double(g.n), double(g.k), double(g.groups));
-  }
-  OperationPrediction operator()(const MeasuredAttention& a) const {
-    if (a.phase == AttentionPhase::kDecode) {
-      return Unsupported("decoding is no part of training");
-    }
+  // By the calibration of the GPU's family, which knows no kernels.
+  Seconds FromLayer(const MeasuredAttention& a) const {
     Operator op{.name = "attention", .kind = OperatorKind::kAttention};
     op.scores_full = double(a.batch) * double(a.heads) * double(a.seq_q) * double(a.seq_kv);
     op.scores = a.causal ? op.scores_full / 2 : op.scores_full;
     op.qk_head = op.v_head = double(a.head_dim);
     op.attention_tokens = double(a.seq_q);
-    const OperatorCost cost = Cost(op);
-    switch (a.phase) {
-      case AttentionPhase::kForward:
-      case AttentionPhase::kPrefill:
-      case AttentionPhase::kDecode:
-        return {cost.forward.compute, {}};
-      case AttentionPhase::kBackward:
-        return {cost.backward.compute, {}};
-      case AttentionPhase::kForwardBackward:
-        return {cost.forward.compute + cost.backward.compute, {}};
-    }
-    return {};
+    return Cost(op).forward.compute;
   }
-  OperationPrediction operator()(const MeasuredCollective& c) const {
-    const std::optional<CollectiveKind> kind = KindOf(c.op);
-    if (!kind) return Unsupported("DeepEP's kernels are costed as part of a layer only");
-    const std::optional<PathProfile> path = PathOf(c, gpu);
-    if (!path) return Unsupported(fmt::format("no cluster preset has {}", gpu.name));
-    return {CostOfCollective(*kind, c.bytes, *path, calibration.collective).time, {}};
+  OperatorCost Cost(const Operator& op) const {
+    const TrainingConfig training;
+    return CostOfOperator(op, LayerPaths{}, {gpu_, calibration_, training});
   }
-  OperationPrediction operator()(const MeasuredMoe&) const {
-    return Unsupported("fused MoE kernels of inference are not modelled");
-  }
-  OperationPrediction operator()(const MeasuredMemoryBound& m) const {
-    const Operator op{.name = "memory", .kind = OperatorKind::kMemoryBound, .bytes = m.bytes};
-    return {Cost(op).forward.compute, {}};
-  }
+
+  const Measurement& row_;
+  const GpuSpec& gpu_;
+  const Calibration& calibration_;
+  const GpuCurves* curves_;
 };
 
 }  // namespace
 
-OperationPrediction PredictOperation(const Measurement& row) {
+OperationPrediction PredictOperation(const Measurement& row, const GpuCurves* curves) {
   const GpuSpec* gpu = GpuNamed(row.gpu);
   if (gpu == nullptr) {
     return Unsupported(fmt::format("no datasheet of {}", Printable(row.gpu, kMostNameShown)));
   }
-  return std::visit(Predictor{*gpu, CalibrationFor(*gpu), row.dtype}, row.operation);
+  const bool given = curves != nullptr && SameName(curves->gpu, gpu->name);
+  return std::visit(Predictor(row, *gpu, given ? curves : BuiltInCurves(*gpu)), row.operation);
+}
+
+std::vector<OperationPrediction> PredictOperations(const MeasurementSet& set,
+                                                   const GpuCurves* curves) {
+  std::vector<OperationPrediction> all;
+  all.reserve(set.rows.size());
+  for (const Measurement& row : set.rows) all.push_back(PredictOperation(row, curves));
+  return all;
 }
 
 }  // namespace millwright

@@ -30,7 +30,35 @@ TEST_F(Validate, OpsAsJson) {
   EXPECT_NE(RunCommand("validate --ops gemm.csv").out.find("H100/bfloat16"), std::string::npos);
 }
 
+TEST_F(Validate, ACalibrationFitsWhatItWasMadeFrom) {
+  // Times of 2 us and 1 ps a FLOP, which no built-in curve has.
+  std::string rows = "gpu,dtype,m,n,k,time_us,source\n";
+  for (int m = 256; m <= 4096; m *= 2) {
+    for (int n = 256; n <= 4096; n *= 2) {
+      rows += "H100,bfloat16," + std::to_string(m) + "," + std::to_string(n) + ",4096," +
+              std::to_string(20 + 2e-6 * m * n * 4096 / 0.3) + ",mine\n";
+    }
+  }
+  Write("gemm.csv", rows);
+  const Outcome made = RunCommand("calibrate --ops gemm.csv --gpu H100 --out ours.json");
+  ASSERT_EQ(made.code, 0) << made.err;
+  const auto error = [](const std::string& more) {
+    const Outcome outcome = RunCommand("validate --ops gemm.csv --json" + more);
+    return nlohmann::json::parse(outcome.out)["overall"]["gemm"]["median_ape"].get<double>();
+  };
+  EXPECT_LT(error(" --calibration ours.json"), 0.05);
+  EXPECT_GT(error(""), 0.3);
+  EXPECT_LT(error(" --left-out"), 0.1);
+  const std::string first = Read("ours.json");
+  RunCommand("calibrate --ops gemm.csv --gpu H100 --out ours.json");
+  EXPECT_EQ(Read("ours.json"), first);
+}
+
 TEST_F(Validate, MistakesAreExitCode2) {
+  EXPECT_EQ(RunCommand("calibrate").err,
+            "millwright: --ops: expected a folder or files of measurements\n"
+            "millwright: --gpu: expected the GPU whose rows to fit\n"
+            "millwright: --out: expected a file to write\n");
   EXPECT_EQ(RunCommand("validate").err,
             "millwright: --ops: expected a folder or files of measurements\n");
   const Outcome outcome = RunCommand("validate --ops none.csv");

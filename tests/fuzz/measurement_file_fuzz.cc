@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const Measurement& row : set.rows) {
       if (!(row.time.value > 0) || !std::isfinite(row.time.value)) std::abort();
     }
-    const OpsValidation validation = ValidateOps(set);
+    const OpsValidation validation = ValidateOps(set, PredictOperations(set));
     for (const OpsTable& table : validation.tables) {
       if (table.errors.n < 1 || table.errors.median_ape > table.errors.p90_ape) std::abort();
     }

@@ -40,7 +40,7 @@ TEST(ValidateOps, ErrorsFloorAndOutliers) {
   set.rows[2].operation = MeasuredGemm{4096, 4096, 2048};
   set.rows[2].time = PredictOperation(set.rows[2]).time;
   set.rows.push_back({.gpu = "A40", .dtype = "bfloat16"});
-  const OpsValidation v = ValidateOps(set);
+  const OpsValidation v = ValidateOps(set, PredictOperations(set));
 
   ASSERT_THAT(v.tables, SizeIs(2));  // gemm, and its part with m, n, k >= 512
   EXPECT_EQ(v.tables[0].name, "gemm");

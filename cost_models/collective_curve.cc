@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost_models/collective_curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace millwright {
+namespace {
+
+double Passes(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2 : 1; }
+
+double Steps(const CollectiveShape& s) {
+  switch (s.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kBroadcast:
+      return Passes(s.kind) * (s.ranks - 1);
+    case CollectiveKind::kAllToAll:
+      return std::log2(s.ranks);
+    case CollectiveKind::kSendRecv:
+      return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void Fields(ConfigIo& io, CollectiveCurve& c) {
+  static constexpr std::array<std::string_view, 5> kOps{"all_reduce", "ring_pass", "alltoall",
+                                                        "sendrecv", "broadcast"};
+  io.Name("op", c.op, kOps, "the collective; ring_pass: reduce-scatter and all-gather");
+  io.Text("library", c.library, "nccl-tests, torch, or a custom kernel's name");
+  FittedField(io, "base_s", "base_s_error", c.base, kNotNegative, "before any step");
+  FittedField(io, "step_s", "step_s_error", c.step, kNotNegative, "of one step of the ring");
+  FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 0, .max = 4},
+              "bus bandwidth over the GPU's link bandwidth; above 1 where switches add up");
+  FittedField(io, "sqrt_coefficient", "sqrt_coefficient_error", c.sqrt_coefficient, kNotNegative,
+              "seconds per square root of a byte and pass");
+  Fields(io, c.residual);
+  Fields(io, c.range, "log2 of the bytes and ranks measured");
+  Fields(io, c.fit);
+}
+
+const char* CurveOp(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather:
+      return "ring_pass";
+    case CollectiveKind::kAllToAll:
+      return "alltoall";
+    case CollectiveKind::kSendRecv:
+      return "sendrecv";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+  }
+  return "";
+}
+
+std::array<double, 3> ResidualCoordinates(const CollectiveShape& s) {
+  const double ranks = std::log2(s.ranks);
+  const bool second = s.kind == CollectiveKind::kAllGather ||
+                      (s.kind == CollectiveKind::kAllReduce && !s.in_switch && s.ranks > 4);
+  return {std::log2(s.bytes.value) - ranks / 2, ranks, second ? 1.0 : 0.0};
+}
+
+std::array<double, 2> RangeCoordinates(const CollectiveShape& s) {
+  return {std::log2(s.bytes.value), std::log2(s.ranks)};
+}
+
+Seconds CollectiveFormula(const CollectiveCurve& c, const CollectiveShape& s, BytesPerSecond link) {
+  const bool shares = s.kind != CollectiveKind::kSendRecv && s.kind != CollectiveKind::kBroadcast;
+  const double wire = Passes(s.kind) * (shares ? (s.ranks - 1) / s.ranks : 1);
+  return Seconds(c.base.value + Steps(s) * c.step.value +
+                 Passes(s.kind) * c.sqrt_coefficient.value * std::sqrt(s.bytes.value)) +
+         s.bytes * wire / (link * c.efficiency.value);
+}
+
+Seconds TimeOf(const CollectiveCurve& c, const CollectiveShape& s, BytesPerSecond link) {
+  const Seconds time =
+      std::exp(c.residual.At(ResidualCoordinates(s))) * CollectiveFormula(c, s, link);
+  // With NVLS a GPU sends and receives its buffer once; a ring sends nearly twice.
+  return std::max(time, s.bytes * ((s.ranks - 1) / s.ranks) / link);
+}
+
+}  // namespace millwright
