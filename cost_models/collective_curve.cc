@@ -10,6 +10,9 @@ namespace {
 double Passes(CollectiveKind kind) { return kind == CollectiveKind::kAllReduce ? 2 : 1; }
 
 double Steps(const CollectiveShape& s) {
+  if (s.domains > 1) {
+    return s.kind == CollectiveKind::kAllReduce ? 2 * std::log2(s.domains) : s.domains - 1;
+  }
   switch (s.kind) {
     case CollectiveKind::kAllReduce:
     case CollectiveKind::kReduceScatter:
@@ -31,6 +34,7 @@ void Fields(ConfigIo& io, CollectiveCurve& c) {
                                                         "sendrecv", "broadcast"};
   io.Name("op", c.op, kOps, "the collective; ring_pass: reduce-scatter and all-gather");
   io.Text("library", c.library, "nccl-tests, torch, or a custom kernel's name");
+  io.Text("fabric", c.fabric, "between domains, as the source names it; empty: inside a domain");
   FittedField(io, "base_s", "base_s_error", c.base, kNotNegative, "before any step");
   FittedField(io, "step_s", "step_s_error", c.step, kNotNegative, "of one step of the ring");
   FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 0, .max = 4},
@@ -38,7 +42,7 @@ void Fields(ConfigIo& io, CollectiveCurve& c) {
   FittedField(io, "sqrt_coefficient", "sqrt_coefficient_error", c.sqrt_coefficient, kNotNegative,
               "seconds per square root of a byte and pass");
   Fields(io, c.residual);
-  Fields(io, c.range, "log2 of the bytes and ranks measured");
+  Fields(io, c.range, "log2 of the bytes, ranks and domains measured");
   Fields(io, c.fit);
 }
 
@@ -61,13 +65,17 @@ const char* CurveOp(CollectiveKind kind) {
 
 std::array<double, 3> ResidualCoordinates(const CollectiveShape& s) {
   const double ranks = std::log2(s.ranks);
+  if (s.domains > 1) {
+    const double domains = std::log2(s.domains);
+    return {std::log2(s.bytes.value), domains, ranks - domains};
+  }
   const bool second = s.kind == CollectiveKind::kAllGather ||
                       (s.kind == CollectiveKind::kAllReduce && !s.in_switch && s.ranks > 4);
   return {std::log2(s.bytes.value) - ranks / 2, ranks, second ? 1.0 : 0.0};
 }
 
-std::array<double, 2> RangeCoordinates(const CollectiveShape& s) {
-  return {std::log2(s.bytes.value), std::log2(s.ranks)};
+std::array<double, 3> RangeCoordinates(const CollectiveShape& s) {
+  return {std::log2(s.bytes.value), std::log2(s.ranks), std::log2(s.domains)};
 }
 
 Seconds CollectiveFormula(const CollectiveCurve& c, const CollectiveShape& s, BytesPerSecond link) {
@@ -79,10 +87,14 @@ Seconds CollectiveFormula(const CollectiveCurve& c, const CollectiveShape& s, By
 }
 
 Seconds TimeOf(const CollectiveCurve& c, const CollectiveShape& s, BytesPerSecond link) {
-  const Seconds time =
-      std::exp(c.residual.At(ResidualCoordinates(s))) * CollectiveFormula(c, s, link);
-  // With NVLS a GPU sends and receives its buffer once; a ring sends nearly twice.
-  return std::max(time, s.bytes * ((s.ranks - 1) / s.ranks) / link);
+  const auto at = [&](Bytes bytes) {
+    CollectiveShape shape = s;
+    shape.bytes = bytes;
+    return std::exp(c.residual.At(ResidualCoordinates(shape))) * CollectiveFormula(c, shape, link);
+  };
+  // Nothing is faster than next to nothing, though the residual of few ranks may say so of many;
+  // nor than the wire: with NVLS a GPU sends and receives its buffer once, in a ring nearly twice.
+  return std::max({at(s.bytes), at(1_B), s.bytes * ((s.ranks - 1) / s.ranks) / link});
 }
 
 }  // namespace millwright

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long a collective takes inside one NVLink domain, as nccl-tests measured it.
+// How long a collective takes, as nccl-tests measured it: inside one NVLink domain, or across
+// domains on one fabric.
 //
 //   t = base + steps x step + bus bytes / (bandwidth x efficiency) + passes x c sqrt(bytes)
 //
@@ -11,6 +12,12 @@
 // left, the switch points themselves, is a residual over bytes and ranks.  Reduce-scatter and
 // all-gather share a curve, as they share rings and protocols; so do all-reduces with and without
 // NVLS.  Beyond the sizes and ranks measured the residual of the nearest ones goes on.
+//
+// Across domains the link is the narrower of a GPU's NVLink and its domain's NICs, steps are those
+// of a tree for an all-reduce, 2 log2(domains), and domains - 1 for the others, and the residual is
+// over bytes, domains and ranks of a domain.  Such a curve is of one fabric as its source names it,
+// and is measured for few sizes of group; the planner prices groups across domains by
+// CostOfCollective's own formulas.
 #pragma once
 
 #include <array>
@@ -34,6 +41,7 @@ enum class CollectiveKind {
 struct CollectiveCurve {
   std::string op;       // all_reduce; ring_pass (reduce-scatter, all-gather); alltoall; sendrecv
   std::string library;  // nccl-tests; torch; a custom kernel's name
+  std::string fabric;   // IB, RoCE, EFA, ...; empty: inside a domain
   Fitted base, step;    // seconds
   Fitted efficiency;    // bus bandwidth over the GPU's link bandwidth; above 1 with NVLS
   Fitted sqrt_coefficient;  // seconds per square root of a byte
@@ -49,12 +57,14 @@ struct CollectiveShape {
   double ranks = 0;
   Bytes bytes;
   bool in_switch = false;  // the switches may add up
+  double domains = 1;
 };
 
 // Which curve a kind belongs to.
 const char* CurveOp(CollectiveKind kind);
 std::array<double, 3> ResidualCoordinates(const CollectiveShape& shape);
-std::array<double, 2> RangeCoordinates(const CollectiveShape& shape);
+// log2 of bytes, ranks and domains.
+std::array<double, 3> RangeCoordinates(const CollectiveShape& shape);
 
 Seconds CollectiveFormula(const CollectiveCurve& curve, const CollectiveShape& shape,
                           BytesPerSecond link);

@@ -68,9 +68,10 @@ const BandwidthCurve* FindBandwidth(const GpuCurves& curves, std::string_view op
 }
 
 const CollectiveCurve* FindCollective(const GpuCurves& curves, std::string_view op,
-                                      std::string_view library) {
-  return First(curves.collective,
-               [&](const CollectiveCurve& c) { return c.op == op && c.library == library; });
+                                      std::string_view library, std::string_view fabric) {
+  return First(curves.collective, [&](const CollectiveCurve& c) {
+    return c.op == op && c.library == library && c.fabric == fabric;
+  });
 }
 
 const GpuCurves* BuiltInCurves(const GpuSpec& gpu) {
@@ -80,7 +81,10 @@ const GpuCurves* BuiltInCurves(const GpuSpec& gpu) {
     GpuCurves curves;
   };
   static std::vector<Lazy> all(CurveFiles().size());
-  for (const std::string& name : {gpu.name, gpu.calibration}) {
+  // A GPU that takes another's efficiencies than its preset's takes its curves too.
+  const GpuSpec* preset = GpuNamed(gpu.name);
+  const bool own = preset != nullptr && preset->calibration == gpu.calibration;
+  for (const std::string& name : {own ? gpu.name : gpu.calibration, gpu.calibration}) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const CurveFile& file = CurveFiles()[i];
       if (!SameName(name, file.gpu)) continue;

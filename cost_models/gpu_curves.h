@@ -38,7 +38,7 @@ const AttentionCurve* FindAttention(const GpuCurves& curves, std::string_view ke
 const BandwidthCurve* FindBandwidth(const GpuCurves& curves, std::string_view op,
                                     std::string_view stack);
 const CollectiveCurve* FindCollective(const GpuCurves& curves, std::string_view op,
-                                      std::string_view library);
+                                      std::string_view library, std::string_view fabric = "");
 
 // Those built in for a GPU, by its preset's name or, failing that, its calibration family;
 // nullptr for a GPU that nobody measured.

@@ -53,8 +53,8 @@ std::string CalibrationText(const GpuCurves& curves, const MeasurementSet& set,
         Main(c.launch, kMicro, "us"));
   }
   for (const CollectiveCurve& c : curves.collective) {
-    row(fmt::format("{} ({})", c.op, c.library), c.fit, Main(c.efficiency, kPercent, "%"),
-        Main(c.base, kMicro, "us"));
+    row(fmt::format("{} ({}{}{})", c.op, c.library, c.fabric.empty() ? "" : ", ", c.fabric), c.fit,
+        Main(c.efficiency, kPercent, "%"), Main(c.base, kMicro, "us"));
   }
   text += table.Text(style);
   if (!set.flagged.empty()) {

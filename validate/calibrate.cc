@@ -214,12 +214,13 @@ std::vector<double> List(const std::array<double, N>& values) {
 
 // --- GEMMs
 
+constexpr double kTypicalLaunch = 2.5e-6;  // seconds; H100 and B200
+
 Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
   // Typical values: fits of H100 and B200 rows in BF16, rounded.
   Recipe<GemmCurve, GemmShape> recipe{
       .parameters = {{&GemmCurve::efficiency, Share(0.8)},
                      {&GemmCurve::hbm_efficiency, Share(0.8)},
-                     {&GemmCurve::launch, Positive(2.5e-6)},
                      {&GemmCurve::k_overhead, Positive(100)},
                      {&GemmCurve::tile_overhead, Positive(20)},
                      {&GemmCurve::quantisation, Share(0.5)},
@@ -229,7 +230,9 @@ Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
       .at = [](const GemmShape& s) { return List(Coordinates(s)); },
       .range = [](const GemmShape& s) { return List(Coordinates(s)); },
       .tension = {.neighbours = 0.1, .zero = 0.02}};
+  if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
   if (with_cast) {
+    // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.
     recipe.parameters.push_back({&GemmCurve::cast_launch, Positive(2e-6)});
     recipe.parameters.push_back({&GemmCurve::cast_efficiency, Share(0.5)});
   }
@@ -260,6 +263,10 @@ void FitGemms(const Question& question, GpuCurves& curves) {
   for (const auto& [key, of_group] : groups) {
     if (of_group.size() < kLeastRows) continue;
     GemmCurve curve{.dtype = key.dtype, .clocks = key.clocks, .stage = key.stage};
+    if (HasCast(key.dtype)) {
+      const GemmCurve* plain = FindGemm(curves, "bfloat16", key.clocks);
+      curve.launch.value = plain != nullptr ? plain->launch.value : kTypicalLaunch;
+    }
     const auto recipe = GemmRecipe(HasCast(key.dtype));
     constexpr std::array<double, 3> kSteps{1, 2, 2};
     Cover(curve.residual, of_group, recipe.at, kSteps);
@@ -350,29 +357,72 @@ void FitBandwidth(const Question& question, GpuCurves& curves) {
   }
 }
 
-// --- Collectives inside a domain
+// --- Collectives
 
 struct LinkedCollective {
   CollectiveShape shape;
   BytesPerSecond link;
 };
 
+// Larger messages take no less: where the rows' noise says otherwise, the sizes in question take
+// their geometric mean (pool adjacent violators).
+void MakeMonotone(CollectiveCurve& curve, CollectiveShape shape, BytesPerSecond link) {
+  const std::vector<std::vector<double>>& axes = curve.residual.axes;
+  for (std::size_t r = 0; r < axes[1].size(); ++r) {
+    for (std::size_t v = 0; v < axes[2].size(); ++v) {
+      const auto value = [&](std::size_t b) -> double& {
+        return curve.residual.values[(b * axes[1].size() + r) * axes[2].size() + v];
+      };
+      struct Pool {
+        double sum = 0;
+        std::size_t count = 0;
+      };
+      std::vector<Pool> pools;
+      std::vector<double> formula;
+      for (std::size_t b = 0; b < axes[0].size(); ++b) {
+        shape.ranks = std::exp2(axes[1][r]);
+        shape.bytes = Bytes(std::exp2(axes[0][b] + axes[1][r] / 2));
+        formula.push_back(std::log(CollectiveFormula(curve, shape, link).value));
+        pools.push_back({formula[b] + value(b), 1});
+        while (pools.size() > 1) {
+          const Pool& last = pools.back();
+          Pool& before = pools[pools.size() - 2];
+          if (last.sum / double(last.count) >= before.sum / double(before.count)) break;
+          before.sum += last.sum;
+          before.count += last.count;
+          pools.pop_back();
+        }
+      }
+      std::size_t b = 0;
+      for (const Pool& pool : pools) {
+        for (std::size_t i = 0; i < pool.count; ++i, ++b) {
+          value(b) = std::round(1000 * (pool.sum / double(pool.count) - formula[b])) / 1000 + 0.0;
+        }
+      }
+    }
+  }
+}
+
+struct CollectiveKey {
+  std::string op, library, fabric;
+  auto operator<=>(const CollectiveKey&) const = default;
+};
+
 void FitCollectives(const Question& question, GpuCurves& curves) {
   const GpuSpec& gpu = question.gpu;
-  const GpuCurves* base = question.base;
-  std::map<std::pair<std::string, std::string>, std::vector<Row<LinkedCollective>>> groups;
+  std::map<CollectiveKey, std::vector<Row<LinkedCollective>>> groups;
   for (std::size_t i : question.rows) {
     const Measurement& row = question.set.rows[i];
     const auto* c = std::get_if<MeasuredCollective>(&row.operation);
-    if (c == nullptr || c->nodes > 1) continue;
+    if (c == nullptr) continue;
     const std::optional<CollectiveShape> shape = CollectiveShapeOf(row, gpu);
     const std::optional<PathProfile> path = PathOf(*c, gpu);
-    if (!shape || !path || path->domain_bandwidth.value <= 0) continue;
+    if (!shape || !path || NarrowestLink(*path).value <= 0) continue;
     const std::string library = LibraryOf(*c);
-    groups[{CurveOp(shape->kind), library}].push_back(
-        {{*shape, path->domain_bandwidth}, row.time.value, library});
+    groups[{CurveOp(shape->kind), library, FabricOf(*c)}].push_back(
+        {{*shape, NarrowestLink(*path)}, row.time.value, library});
   }
-  const Recipe<CollectiveCurve, LinkedCollective> recipe{
+  Recipe<CollectiveCurve, LinkedCollective> recipe{
       .parameters = {{&CollectiveCurve::base, Positive(5e-6)},
                      {&CollectiveCurve::step, Positive(0.8e-6)},
                      {&CollectiveCurve::efficiency, Positive(0.8)},
@@ -384,11 +434,18 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
       .tension = {.neighbours = 0.05, .zero = 0.01, .curvature = 0.05, .along = {0.5, 1, 3}}};
   for (const auto& [key, of_group] : groups) {
     if (of_group.size() < kLeastRows) continue;
-    CollectiveCurve curve{.op = key.first, .library = key.second};
+    const bool across = !key.fabric.empty();
+    // A step over NICs and switches takes longer (NCCL's tuning: 14 us), and so does starting.
+    recipe.parameters[0].fit.typical = across ? 20e-6 : 5e-6;
+    recipe.parameters[1].fit.typical = across ? 13e-6 : 0.8e-6;
+    recipe.parameters[3].fit.typical = across ? 10e-9 : 3e-9;
+    recipe.tension.along[2] = across ? 0.3 : 3;  // ranks of a domain; the two variants
+    CollectiveCurve curve{.op = key.op, .library = key.library, .fabric = key.fabric};
     constexpr std::array<double, 3> kSteps{1, 1, 1};
     Cover(curve.residual, of_group, recipe.at, kSteps);
     const CollectiveCurve* prior =
-        base == nullptr ? nullptr : FindCollective(*base, key.first, key.second);
+        question.base == nullptr ? nullptr
+                                 : FindCollective(*question.base, key.op, key.library, key.fabric);
     if (prior != nullptr) {
       // Ranks that were not measured here, but there.
       for (std::size_t d = 1; d < kSteps.size(); ++d) {
@@ -400,6 +457,7 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
       }
     }
     CurveFit(recipe, question, prior).Run(curve, of_group);
+    if (!across) MakeMonotone(curve, of_group[0].shape.shape, of_group[0].shape.link);
     curves.collective.push_back(std::move(curve));
   }
 }
@@ -460,7 +518,7 @@ GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, cons
             });
     Inherit(curves.collective, base->collective, base->gpu,
             [](const CollectiveCurve& a, const CollectiveCurve& b) {
-              return a.op == b.op && a.library == b.library;
+              return a.op == b.op && a.library == b.library && a.fabric == b.fabric;
             });
   }
   return curves;

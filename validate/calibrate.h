@@ -9,8 +9,7 @@
 // seen.  What has too few rows, or none, comes from `base`, another GPU's curves, which are also
 // what each fit starts from and is drawn to; where the base knows the shapes left out, the error
 // that is stated for them is a low one.
-// Not fitted: collectives across domains, whose fabric the cluster describes; decoding; MoE layers
-// fused for inference.
+// Not fitted: decoding, and MoE layers fused for inference.
 #pragma once
 
 #include <string>

@@ -32,6 +32,12 @@ std::optional<BytesPerSecond> NicBandwidth(std::string_view topology) {
   return std::nullopt;
 }
 
+BytesPerSecond NarrowestLink(const PathProfile& path) {
+  if (path.domains == 1) return path.domain_bandwidth;
+  const BytesPerSecond nics = path.min_ranks_per_domain * path.fabric_bandwidth;
+  return path.max_ranks_per_domain == 1 ? nics : std::min(nics, path.domain_bandwidth);
+}
+
 std::optional<PathProfile> PathOf(const MeasuredCollective& collective, const GpuSpec& gpu) {
   const ClusterConfig* preset = PresetWithGpu(gpu);
   if (preset == nullptr) return std::nullopt;

@@ -22,6 +22,9 @@ const ClusterConfig* PresetWithGpu(const GpuSpec& gpu);
 // nullopt where the GPU has no cluster preset.
 std::optional<PathProfile> PathOf(const MeasuredCollective& collective, const GpuSpec& gpu);
 
+// What bounds a ring: the narrower of a GPU's link inside its domain and its domain's NICs.
+BytesPerSecond NarrowestLink(const PathProfile& path);
+
 // "8x400G" is 8 NICs of 400 Gb/s: their bandwidth together, as the first such word has it.
 std::optional<BytesPerSecond> NicBandwidth(std::string_view topology);
 

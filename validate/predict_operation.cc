@@ -70,9 +70,10 @@ class Predictor {
     }
     std::optional<PathProfile> path = PathOf(c, gpu_);
     if (!shape || !path) return Unsupported(fmt::format("no cluster preset has {}", gpu_.name));
-    if (c.nodes == 1 && curves_ != nullptr) {
-      const CollectiveCurve* curve = FindCollective(*curves_, CurveOp(shape->kind), LibraryOf(c));
-      if (curve != nullptr) return {TimeOf(*curve, *shape, path->domain_bandwidth), {}};
+    if (curves_ != nullptr) {
+      const CollectiveCurve* curve =
+          FindCollective(*curves_, CurveOp(shape->kind), LibraryOf(c), FabricOf(c));
+      if (curve != nullptr) return {TimeOf(*curve, *shape, NarrowestLink(*path)), {}};
     }
     path->in_switch_reduction = shape->in_switch;
     return {CostOfCollective(shape->kind, c.bytes, *path, calibration_.collective).time, {}};

@@ -65,7 +65,8 @@ std::optional<CollectiveShape> CollectiveShapeOf(const Measurement& row, const G
   return CollectiveShape{.kind = *kind,
                          .ranks = double(c->gpus),
                          .bytes = c->bytes,
-                         .in_switch = path->in_switch_reduction && row.dtype != "int8"};
+                         .in_switch = path->in_switch_reduction && row.dtype != "int8",
+                         .domains = double(c->nodes)};
 }
 
 }  // namespace millwright

@@ -59,6 +59,18 @@ std::string LibraryOf(const MeasuredCollective& collective) {
   return collective.topology.find("pairwise") == std::string::npos ? "torch" : "torch, pairs";
 }
 
+std::string FabricOf(const MeasuredCollective& collective) {
+  if (collective.nodes < 2) return "";
+  std::string fabric = "other";
+  for (const char* name : {"TCPXO", "TCPX", "EFA", "RoCE", "IB", "Azure"}) {
+    if (collective.topology.find(name) != std::string::npos) {
+      fabric = name;
+      break;
+    }
+  }
+  return collective.gpus == collective.nodes ? fabric + ", one GPU a node" : fabric;
+}
+
 const CollectiveKind* KindOf(const std::string& op) {
   struct Named {
     std::string_view name;

@@ -24,6 +24,11 @@ std::string CurveDtype(const std::string& dtype);
 // nccl-tests, torch, or a custom kernel's name without its version.
 std::string LibraryOf(const MeasuredCollective& collective);
 
+// What joins the domains, by the words of the topology: IB, RoCE, EFA, TCPXO, TCPX, Azure's
+// network without GPUDirect, or "other"; empty inside one domain.  Rows with one GPU a node, which
+// has a NIC to itself, are a fabric of their own.
+std::string FabricOf(const MeasuredCollective& collective);
+
 // nullptr kinds (DeepEP) are no NCCL collective.
 const CollectiveKind* KindOf(const std::string& op);
 

@@ -57,9 +57,10 @@ TEST(Collectives, BroadcastFlowsOnceAroundTheRing) {
 }
 
 TEST(Collectives, ReduceScatterThenAllGatherIsTheRingAllReduce) {
-  const CollectiveCalibration c = CalibrationFor(FindGpu("A100-80GB")).collective;
-  CollectiveCalibration no_base = c;
+  CollectiveCalibration no_base = CalibrationFor(FindGpu("A100-80GB")).collective;
   no_base.base = Seconds(0);
+  // Of the formulas; measured ones are a curve each.
+  no_base.all_reduce_curve = no_base.ring_pass_curve = nullptr;
   PathProfile path = Domain(8);
   path.in_switch_reduction = false;
   for (Bytes payload : {1_MiB, 64_MiB, 1_GiB}) {
@@ -119,7 +120,8 @@ TEST(Collectives, MeasuredBusBandwidthOfH100IsMet) {
   EXPECT_NEAR(Time(CollectiveKind::kAllGather, 8_B, Domain(8), c) * 1e6, 4.7 + 0.8 * 7, 0.1);
 }
 
-TEST(Collectives, NeverFasterThanTheWireAndMonotone) {
+// A measured curve may fall a little between the sizes where it is given.
+TEST(Collectives, NeverFasterThanTheWireAndNearlyMonotone) {
   for (const char* gpu : {"A100-80GB", "H100", "B200", "B300", "MI300X"}) {
     const CollectiveCalibration& c = CalibrationFor(FindGpu(gpu)).collective;
     for (CollectiveKind kind :
@@ -130,7 +132,7 @@ TEST(Collectives, NeverFasterThanTheWireAndMonotone) {
         for (double payload = 1; payload < 1e11; payload *= 3) {
           const double time = Time(kind, Bytes(payload), path, c);
           EXPECT_TRUE(std::isfinite(time));
-          EXPECT_GE(time, before);
+          EXPECT_GE(time, 0.95 * before);
           // Half the payload must at least cross the widest wire there is.
           EXPECT_GE(time, payload / 2 / path.domain_bandwidth.value);
           before = time;
