@@ -30,7 +30,7 @@ constexpr std::string_view kHelp =
     "  simulate  one step of a plan, event by event, under any pipeline schedule\n"
     "  compare   schedules of one plan, or several plans, by simulated step\n"
     "  calibrate measurements of a GPU in, its calibration file out\n"
-    "  validate  how far predictions are off what was measured\n"
+    "  validate  how far off predictions are, against what was measured\n"
     "  describe  the presets, what a file says, and every field of every config\n"
     "\n"
     "Examples:\n"
@@ -49,7 +49,8 @@ constexpr std::array<Command, 7> kCommands{{
     {"estimate", EstimateCommand},
     {"simulate", SimulateCommand},
     {"compare", CompareCommand},
-    {"calibrate", CalibrateCommand},
+    "  calibrate measurements of a GPU in, its calibration file out\n"
+    "  validate  how far off predictions are, against what was measured\n"
     {"validate", ValidateCommand},
     {"describe", DescribeCommand},
 }};
@@ -76,8 +77,8 @@ int Dispatch(std::span<const std::string> args, Console& console) {
   const std::string_view nearest = NearestName(name, names);
   constexpr std::size_t kMostShown = 60;
   throw ConfigError(fmt::format(
-      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare, "
-      "calibrate, validate and describe",
+      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare, calibrate, "
+      "validate and describe",
       Printable(name, kMostShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest)));
 }

@@ -8,12 +8,14 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/html_flag.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "cli/progress.h"
 #include "cli/simulated_plan.h"
 #include "report/json.h"
 #include "report/simulate_text.h"
+#include "report/step_page.h"
 
 namespace millwright {
 namespace {
@@ -38,7 +40,8 @@ std::vector<ScheduleAsked> ParseSchedules(CommandLine& line, std::string_view te
 
 class Comparer {
  public:
-  explicit Comparer(Console& console) : progress_(console) {}
+  // `drawn`: how many rows are to be drawn, 0 for none.
+  Comparer(Console& console, std::size_t drawn) : progress_(console), drawn_(drawn) {}
 
   void Add(const Job& job, const Estimator& estimator, const std::string& name,
            const std::optional<ScheduleAsked>& asked, double share_done) {
@@ -47,6 +50,7 @@ class Comparer {
     try {
       auto result = SimulatePlan(job, estimator, asked);
       if (auto* simulation = std::get_if<Simulation>(&result)) {
+        if (drawn_ > 0) row.picture = PictureOf(simulation->step, LimitsOfRow(drawn_));
         // The graph is not asked for again, and many of them are large.
         simulation->step.graph = TaskGraph(0);
         simulation->step.timeline = {.makespan = simulation->step.timeline.makespan};
@@ -70,6 +74,7 @@ class Comparer {
  private:
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Progress progress_;
+  const std::size_t drawn_;
   Comparison comparison_;
 };
 
@@ -101,7 +106,7 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
                    "put in one table. Exit code 1 where none fits.");
   JobFlags flags;
   PlanFlags plan_flags;
-  std::optional<std::string> schedules;
+  std::optional<std::string> schedules, html;
   bool json = false;
   constexpr std::size_t kMostJobs = 1000;
   flags.AddTo(line, kMostJobs);
@@ -110,9 +115,10 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
   line.Text("--schedules", "NAME[:CHUNKS],...", schedules,
             "of one job (see: describe schedules; default: all that train)");
   line.Section("Output");
+  line.Text("--html", "FILE", html, "write table and timelines as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("compare job.json --schedules 1f1b,interleaved:4,zb-h1,zb-v,dualpipe");
-  line.Example("compare a.json b.json c.json");
+  line.Example("compare a.json b.json c.json --html compared.html");
   if (!line.Parse(args, console.out)) return 0;
 
   const bool of_jobs = flags.files().size() > 1;
@@ -122,17 +128,28 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
   } else if (!of_jobs) {
     asked = ParseSchedules(line, schedules.value_or(std::string(kDefaultSchedules)));
   }
-  Comparer comparer(console);
+  CheckHtml(line, html);
+  const std::size_t rows = of_jobs ? flags.files().size() : asked.size();
+  Comparer comparer(console, html ? rows : 0);
+  std::optional<FileWriter> page;  // before the work: what cannot be written is known now
+  const auto write_page = [&](const Job* job, const Comparison& comparison) {
+    if (!page) return;
+    WriteComparisonPage(job, comparison, *page);
+    page->Commit();
+    SayWritten(*page, console);
+  };
   if (of_jobs) {
     const std::vector<Job> jobs = ResolveJobs(line, flags, plan_flags);
     line.ThrowIfProblems();
     line.ShowWarnings(console.err);
+    if (html) page.emplace(*html);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       const Cluster cluster(jobs[i].cluster);
       comparer.Add(jobs[i], Estimator(jobs[i].model, jobs[i].training, cluster), flags.files()[i],
                    {}, double(i) / double(jobs.size()));
     }
     const Comparison comparison = comparer.Finish();
+    write_page(nullptr, comparison);
     console.out << (json ? JobComparisonJson(comparison)
                          : JobComparisonText(comparison, console.style));
     return comparison.any_fits() ? 0 : 1;
@@ -143,7 +160,9 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
   job.has_parallel = true;
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
+  if (html) page.emplace(*html);
   if (const Verdict verdict = CheckWithoutSchedule(job)) {
+    if (html) console.err << fmt::format("millwright: no step, so {} is not written\n", *html);
     console.out << (json ? RejectedEstimateJson(job, *verdict, line.warnings())
                          : CannotRunText(job, *verdict, console.style));
     return 1;
@@ -160,6 +179,7 @@ int CompareCommand(std::span<const std::string> args, Console& console) {
     comparer.Add(job, estimator, one.text, one, double(i) / double(asked.size()));
   }
   const Comparison comparison = comparer.Finish();
+  write_page(&job, comparison);
   console.out << (json ? ScheduleComparisonJson(job, comparison)
                        : ScheduleComparisonText(job, comparison, console.style));
   return comparison.any_fits() ? 0 : 1;

@@ -53,9 +53,10 @@ std::int64_t Cores() { return std::max(1U, std::thread::hardware_concurrency());
 
 class PlanQuestion {
  public:
-  PlanQuestion(const Job& job, const SearchOptions& options, Console& console)
+  PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console)
       : job_(job),
         options_(options),
+        simulate_(simulate),
         cluster_(job.cluster),
         estimator_(job.model, job.training, cluster_),
         progress_(console) {}
@@ -68,34 +69,55 @@ class PlanQuestion {
     shown.progress = [this, what](double share) { progress_.Show(what, share); };
     return Search(job_.model, job_.training, cluster_, shown);
   }
+  // As many as are simulated, or listed.
+  SearchOptions ForContenders(SearchOptions options) const {
+    if (simulate_) options.top = std::max(options.top, kLeastContenders);
+    return options;
+  }
+  Contenders Rank(const SearchResult& result, std::size_t most);
+  Contenders Rank(const ParallelConfig& plan, Bytes limit) {
+    return Rank({.plans = {{.plan = plan}}, .memory_limit = limit}, 1);
+  }
   Estimate Itemise(const RankedPlan& plan) const { return estimator_.Itemise(plan.plan); }
   Explanation Explain(const std::string& asked);
 
   const Job& job_;
   const SearchOptions& options_;
+  const bool simulate_;
   const Cluster cluster_;
   const Estimator estimator_;
   Progress progress_;
 };
+
+Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
+  Contenders ranked =
+      RankContenders(job_.model, job_.training, cluster_, result.plans,
+                     {.simulate = simulate_,
+                      .memory_limit = result.memory_limit,
+                      .threads = options_.threads,
+                      .progress = [this](double share) { progress_.Show("simulating", share); }});
+  if (ranked.plans.size() > most) ranked.plans.resize(most);
+  return ranked;
+}
 
 Explanation PlanQuestion::Explain(const std::string& asked) {
   Explanation x{.asked = asked};
   SearchOptions narrowed = options_;
   narrowed.filter.Require(asked, "--explain");
   narrowed.top = 1;
-  x.result = SearchUnder(narrowed, "searching under --explain");
+  x.result = SearchUnder(ForContenders(narrowed), "searching under --explain");
   if (!x.result.plans.empty()) {
-    x.plan = Itemise(x.result.plans.front());
+    x.plan = Rank(x.result, 1).plans.front();
     x.fits = true;
   } else if (x.result.nearest_miss) {
-    x.plan = Itemise(*x.result.nearest_miss);
+    x.plan = Contender{Itemise(*x.result.nearest_miss), {}};
   } else {
     // The search leaves out what cannot be better (an odd zero_shard, more virtual stages); that
     // is still a plan that can be costed.
     x.why_not = Obstacle(job_, narrowed.filter);
     if (x.why_not.empty()) {
-      x.plan = estimator_.Itemise(Plainest(job_, narrowed.filter));
-      x.fits = x.plan->peak <= x.result.memory_limit;
+      x.plan = Rank(Plainest(job_, narrowed.filter), x.result.memory_limit).plans.front();
+      x.fits = x.plan->estimate.peak <= x.result.memory_limit;
     }
   }
   return x;
@@ -112,8 +134,11 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
     return answer;
   }
   const auto start = std::chrono::steady_clock::now();
-  answer.result = SearchUnder(options_, "searching");
-  for (const RankedPlan& plan : answer.result.plans) answer.plans.push_back(Itemise(plan));
+  answer.result = SearchUnder(ForContenders(options_), "searching");
+  const auto searched = std::chrono::steady_clock::now();
+  answer.contenders = Rank(answer.result, std::size_t(options_.top));
+  answer.simulate_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - searched).count();
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
   if (explain) {
@@ -123,7 +148,7 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
     quietly.progress = [this](double) { progress_.Show("looking for what would fit"); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
-  if (answer.plans.empty() && !answer.nearest_miss) {
+  if (answer.plans().empty() && !answer.nearest_miss) {
     answer.why_not = Obstacle(job_, options_.filter);
     if (answer.why_not.empty()) {
       answer.why_not = fmt::format("the search goes through no plan like {}, which estimate costs",
@@ -147,6 +172,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
   std::optional<std::string> explain, margin, out;
+  std::optional<bool> simulate;
   bool json = false;
   line.Section("Search");
   line.Int("--top", top, {1, kMostTop}, "how many layouts to list (default: 10)");
@@ -157,6 +183,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
             "what becomes of that plan, and what it loses to the best, item by item");
   line.Text("--memory-margin", "X%", margin,
             "GPU memory that a plan must leave free (default: 5%)");
+  line.Switch("--simulate", simulate,
+              "simulate the best 32, or all that are listed, and rank them by that (default: on)");
   line.Int("--threads", threads, {1, kMostThreads}, "of the search (default: one a core)");
   line.Section("Output");
   line.Text("--out", "JOB.json", out, "write the question and the best plan as a job file");
@@ -213,15 +241,15 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     job.search.forbid = std::move(forbid);
   }
 
-  PlanAnswer answer = PlanQuestion(job, options, console).Answer(explain);
+  PlanAnswer answer = PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain);
   answer.warnings = line.warnings();
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
   console.out.flush();  // a long search is not lost where the file cannot be written
-  if (out && !answer.plans.empty()) {
+  if (out && !answer.plans().empty()) {
     Job solved = job;
     solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
         solved.has_search = true;
-    solved.parallel = answer.plans.front().plan;
+    solved.parallel = answer.plans().front().estimate.plan;
     try {
       WriteTextFile(*out, WriteJob(solved));
     } catch (const ConfigError& error) {
@@ -231,7 +259,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     console.err << fmt::format("millwright: no plan, so {} is not written\n",
                                Printable(*out, kMostNameShown));
   }
-  const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans.empty();
+  const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans().empty();
   return yes ? 0 : 1;
 }
 

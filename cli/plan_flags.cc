@@ -29,7 +29,7 @@ std::optional<Recompute> ParsePlanRecompute(std::string_view text) {
 
 void PlanFlags::AddTo(CommandLine& line) {
   AddWithoutScheduleTo(line);
-  line.Enum("--schedule", schedule_, ScheduleNames(),
+  line.Enum("--schedule", schedule_, TrainingScheduleNames(),
             "of the pipeline (default: interleaved with vpp above 1, else 1f1b)");
 }
 
@@ -112,8 +112,8 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
 
   if (schedule_) {
     p.schedule = *schedule_;
-  } else if (vpp_ || !job.has_parallel) {
-    p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+  } else if (!job.has_parallel || (vpp_ && p.schedule != ScheduleKind::kBreadthFirst)) {
+    p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   }
   if (line.HasProblems()) return p;  // what follows looks at the question
 

@@ -32,7 +32,7 @@ class PlanFlags {
       recompute_layers_;
   std::optional<bool> sp_;
   std::optional<ContextParallelKind> cp_kind_;
-  std::optional<Schedule> schedule_;
+  std::optional<ScheduleKind> schedule_;
   std::optional<std::string> recompute_, recompute_modules_;
 };
 

@@ -5,19 +5,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/full_flags.h"
+#include "cli/html_flag.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "cli/progress.h"
 #include "cli/simulated_plan.h"
 #include "core/mistakes.h"
-#include "core/unit_text.h"
 #include "report/file_writer.h"
 #include "report/json.h"
 #include "report/simulate_text.h"
+#include "report/step_page.h"
 #include "report/trace.h"
 
 namespace millwright {
@@ -54,21 +57,26 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
                    "what its memory peaks at. Exit code 1 where it cannot run or does not fit.");
   JobFlags flags;
   PlanFlags plan_flags;
-  std::optional<std::string> schedule, trace, trace_ranks;
+  std::optional<std::string> schedule, trace, trace_ranks, html;
   bool json = false;
   flags.AddTo(line);
   plan_flags.AddWithoutScheduleTo(line);
-  line.Text("--schedule", "NAME[:CHUNKS]", schedule,
-            "of the pipeline (see: describe schedules; default: interleaved with vpp above 1, "
+  line.Text("--schedule", "NAME[:CHUNKS]|FILE", schedule,
+            "of the pipeline, built in (see: describe schedules) or from a file as describe "
+            "schedule --json writes it (default: the job file's; interleaved with vpp above 1, "
             "else 1f1b)");
+  FullFlags full_flags;
+  full_flags.AddTo(line);
   line.Section("Output");
   line.Text("--trace", "FILE", trace, "write the timeline for Perfetto or chrome://tracing");
   line.Text("--trace-ranks", "RANK,...", trace_ranks, "only these pipeline ranks (default: all)");
+  line.Text("--html", "FILE", html, "write the step as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("simulate job.json --schedule zb-h1");
   line.Example(
       "simulate --model gpt2 --cluster dgx-h100 --global-batch 64 --seq 1024 --pp 4 --vpp 3");
-  line.Example("simulate job.json --trace step.json --trace-ranks 0,3");
+  line.Example("simulate job.json --html step.html --trace step.json --trace-ranks 0,3");
+  line.Example("simulate job.json --slow gpu:17=0.8 --jitter 0.03 --steps 100");
   if (!line.Parse(args, console.out)) return 0;
   Job job = flags.Resolve(line);
   job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
@@ -80,7 +88,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
       // A schedule asked for here takes the place of the job file's chunks, not of --vpp.
       if (!plan_flags.gives_virtual_stages() && (asked->chunks || !ChoosesChunks(asked->kind))) {
         job.parallel.virtual_stages = 1;
-        job.parallel.schedule = Schedule::k1F1B;
+        job.parallel.schedule = ScheduleKind::k1F1B;
       }
       const int vpp = job.parallel.virtual_stages;
       if (asked->chunks && vpp > 1 && *asked->chunks != vpp) {
@@ -92,21 +100,29 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
       NoteError(line, "--schedule", error);
     }
   }
+  full_flags.Check(line);
   TraceOptions trace_options;
   if (trace_ranks && !trace) line.Problem("--trace-ranks", "needs --trace");
   if (trace_ranks && trace) {
     trace_options.ranks = ParseRanks(line, *trace_ranks, job.parallel.pipeline);
   }
+  CheckHtml(line, html);
+  if (html && trace && *html == *trace) line.Problem("--html", "is the file of --trace");
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
 
-  std::optional<FileWriter> out;  // before the work: what cannot be written is known now
+  std::optional<FileWriter> out, page;  // before the work: what cannot be written is known now
   if (trace) out.emplace(*trace);
+  if (html) page.emplace(*html);
   const Cluster cluster(job.cluster);
   const Estimator estimator(job.model, job.training, cluster);
-  const auto result = SimulatePlan(job, estimator, asked);
+  std::optional<FullAsked> full;
+  if (full_flags.asks_for_full()) full = full_flags.Resolve(cluster);
+  auto result = SimulatePlan(job, estimator, asked);
   if (const auto* rejection = std::get_if<Rejection>(&result)) {
-    if (trace) console.err << fmt::format("millwright: no step, so {} is not written\n", *trace);
+    for (const auto& file : {trace, html}) {
+      if (file) console.err << fmt::format("millwright: no step, so {} is not written\n", *file);
+    }
     if (json) {
       console.out << RejectedEstimateJson(job, *rejection, line.warnings());
     } else {
@@ -114,15 +130,27 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     }
     return 1;
   }
-  const auto& simulation = std::get<Simulation>(result);
+  auto& simulation = std::get<Simulation>(result);
+  if (full) {
+    Progress progress(console);
+    full->progress = [&](double share) { progress.Show("simulating every rank", share); };
+    const auto start = std::chrono::steady_clock::now();
+    simulation.full = SimulateEveryRank(estimator, *full, simulation.step);
+    simulation.seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
   if (out) {
     Progress progress(console);
     trace_options.progress = [&](double share) { progress.Show("writing the trace", share); };
     WriteTrace(job, simulation, trace_options, *out);
     out->Commit();
     progress.Erase();
-    console.err << fmt::format("millwright: wrote {}, {}\n", *trace,
-                               FormatBytes(Bytes(double(out->bytes()))));
+    SayWritten(*out, console);
+  }
+  if (page) {
+    WriteStepPage(job, simulation, *page);
+    page->Commit();
+    SayWritten(*page, console);
   }
   console.out << (json ? SimulationJson(job, simulation)
                        : SimulationText(job, simulation, console.style));

@@ -9,6 +9,7 @@
 #include "core/mistakes.h"
 #include "core/unit_text.h"
 #include "sim/schedule_file.h"
+#include "sim/schedule_timing.h"
 
 namespace millwright {
 namespace {
@@ -23,7 +24,7 @@ std::string ShortName(const ScheduleChoice& choice) {
 // Frameworks' own two schedules are not all that there are: what they ask for is left out.
 ParallelConfig WithoutSchedule(ParallelConfig plan) {
   plan.virtual_stages = 1;
-  plan.schedule = Schedule::k1F1B;
+  plan.schedule = ScheduleKind::k1F1B;
   return plan;
 }
 
@@ -31,28 +32,11 @@ Verdict Check(const Job& job, const ParallelConfig& plan) {
   return CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan);
 }
 
-// Tasks that the step's graph will have, but for data parallelism's few.
-double Tasks(const StepSpec& spec) {
-  const PipelineSchedule& schedule = spec.schedule;
-  double tasks = 0;
-  for (int stage = 0; stage < schedule.stages(); ++stage) {
-    double pieces = 2;  // receives and sends
-    const auto add = [&](const LayerPasses& layer) {
-      pieces += double(layer.forward.size() + layer.backward.size());
-    };
-    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
-    if (schedule.first_of_direction(stage)) add(spec.embedding);
-    if (schedule.last_of_direction(stage)) add(spec.head);
-    tasks += pieces * schedule.micro_batches_per_direction();
-  }
-  return tasks;
-}
-
 void CheckSize(const StepSpec& spec) {
   // A simulated step of 3.2 M tasks took 86 at its peak, waits and timeline included.
   constexpr double kBytesOfTask = 100;
   constexpr double kMostTasks = 4e9;  // ids are 32 bits
-  const double tasks = Tasks(spec);
+  const double tasks = TaskCount(spec);
   const Bytes needed(tasks * kBytesOfTask);
   const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
   if (needed <= memory && tasks < kMostTasks) return;
@@ -67,11 +51,16 @@ void CheckSize(const StepSpec& spec) {
 
 ScheduleAsked ParseScheduleAsked(std::string_view text) {
   if (NamesScheduleFile(text)) {
-    constexpr std::size_t kMostShown = 60;
-    throw ConfigError(
-        fmt::format("expected the name of a schedule (see: describe schedules), got the file "
-                    "\"{}\"; describe schedule draws one",
-                    Printable(text, kMostShown)));
+    ScheduleAsked asked{
+        .text = std::string(text),
+        .file = LoadSchedule(std::string(text), {.pipeline = 0, .micro_batches = 0})};
+    if (asked.file->forward_only) {
+      throw ConfigError(fmt::format("{} has no backward pass, and a training step is simulated",
+                                    Printable(text, kMostNameShown)));
+    }
+    TimeSchedule(*asked.file, EvenCosts(*asked.file, {Seconds(1), Seconds(1), Seconds(1)}, {}),
+                 PassTimes::kLeaveOut);
+    return asked;
   }
   const ScheduleChoice choice = ParseScheduleChoice(text);
   if (choice.kind == ScheduleKind::kForwardOnly) {
@@ -82,37 +71,43 @@ ScheduleAsked ParseScheduleAsked(std::string_view text) {
   return asked;
 }
 
-bool ChoosesChunks(ScheduleKind kind) {
-  return kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kBreadthFirst;
-}
-
 Verdict CheckWithoutSchedule(const Job& job) { return Check(job, WithoutSchedule(job.parallel)); }
 
 std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator& estimator,
                                                  const std::optional<ScheduleAsked>& asked) {
   const auto start = std::chrono::steady_clock::now();
-  ParallelConfig plan = asked ? WithoutSchedule(job.parallel) : job.parallel;
+  std::optional<ScheduleAsked> other = asked;
+  if (!other) {
+    if (const Verdict verdict = Check(job, job.parallel)) return *verdict;
+    const ScheduleKind own = job.parallel.schedule;
+    if (!HasClosedForm(own)) other = {.text = std::string(NameOf(own)), .kind = own};
+  }
+  ParallelConfig plan = other ? WithoutSchedule(job.parallel) : job.parallel;
   if (const Verdict verdict = Check(job, plan)) return *verdict;
   const std::int64_t micro_batches =
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   ScheduleChoice choice = ScheduleOf(plan, micro_batches);
-  if (asked) {
-    choice.kind = asked->kind;
-    choice.virtual_stages = asked->chunks.value_or(job.parallel.virtual_stages);
+  if (other && other->file) {
+    CheckSizes(*other->file, plan.pipeline, int(micro_batches));
+  } else if (other) {
+    choice.kind = other->kind;
+    choice.virtual_stages = other->chunks.value_or(job.parallel.virtual_stages);
     if (ChoosesChunks(choice.kind) && choice.virtual_stages > 1) {
-      // The closed form, and which layers a rank holds, are those of the interleaved plan.
+      // The closed form is that of the interleaved plan.
       ParallelConfig interleaved = plan;
       interleaved.virtual_stages = choice.virtual_stages;
-      interleaved.schedule = Schedule::kInterleaved;
+      interleaved.schedule = ScheduleKind::kInterleaved;
       if (!Check(job, interleaved)) plan = interleaved;
     }
   }
 
-  Simulation simulation{.schedule = ShortName(choice),
+  const bool from_file = other && other->file;
+  Simulation simulation{.schedule = from_file ? other->text : ShortName(choice),
                         .estimate = estimator.Itemise(plan),
                         .estimated_schedule = ShortName(ScheduleOf(plan, micro_batches))};
-  CheckSize(StepSpecOf(estimator, plan, choice));
-  simulation.step = SimulateStep(estimator, plan, choice);
+  StepSpec spec = StepSpecOf(estimator, plan, from_file ? *other->file : BuildSchedule(choice));
+  CheckSize(spec);
+  simulation.step = SimulateStep(estimator, plan, std::move(spec));
   simulation.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return simulation;

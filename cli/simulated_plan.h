@@ -15,16 +15,15 @@
 
 namespace millwright {
 
-// A schedule by name, as in "interleaved:4".  ConfigError for one that does not exist, a file, or
-// one without a backward pass.
+// A schedule by name, as in "interleaved:4", or by its file.  ConfigError for one that does not
+// exist, or has no backward pass, or a file in which ranks wait for each other without end.
 struct ScheduleAsked {
   std::string text;
   ScheduleKind kind = ScheduleKind::k1F1B;
   std::optional<int> chunks;  // of a rank; left open: those of the plan
+  std::optional<PipelineSchedule> file{};
 };
 ScheduleAsked ParseScheduleAsked(std::string_view text);
-// Whether a rank's chunks are left open by the schedule.
-bool ChoosesChunks(ScheduleKind kind);
 
 // Whether the plan can run at all, whatever its schedule.
 Verdict CheckWithoutSchedule(const Job& job);

@@ -1,33 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// millwright validate: how far predictions are off what was measured.
+// millwright validate: how far off the predictions are, against what others measured.
+
+#include <fmt/format.h>
 
 #include <ostream>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/validate_ops.h"
+#include "report/runs_report.h"
+#include "validate/runs.h"
 
 namespace millwright {
 
 int ValidateCommand(std::span<const std::string> args, Console& console) {
-  CommandLine line("validate --ops FOLDER|FILE [OPTIONS]",
-                   "How far predictions are off what was measured: errors by table, GPU and dtype, "
-                   "and the worst rows.");
+  CommandLine line("validate --runs FILE | --ops FOLDER|FILE [OPTIONS]",
+                   "How far off predictions are, against measured training steps (--runs: per "
+                   "source, by kind of run, and the runs that are furthest off) or single "
+                   "operations (--ops: by table, GPU and dtype, and the worst rows). Exit code 1 "
+                   "where the median error of steps is above --max-error.");
+  std::optional<std::string> runs;
   OpsFlags ops;
+  std::optional<double> max_error;
   bool json = false;
   line.Section("Measurements");
+  line.Text("--runs", "FILE", runs, "a JSON array of training steps (README: validate)");
   ops.AddTo(line);
   line.Section("Output");
+  line.Number("--max-error", max_error, {.min = 0, .max = 1000},
+              "median step-time error, in percent, above which the exit code is 1");
   line.Flag("--json", json, "the answer as JSON");
+  line.Example("validate --runs my_runs.json");
   line.Example("validate --ops ../shared/data/ops");
   line.Example("validate --ops all_reduce.txt --ops gemm.csv --json");
   if (!line.Parse(args, console.out)) return 0;
-  if (!ops.given()) line.Missing("--ops", "expected a folder or files of measurements");
-  if (ops.calibration && ops.left_out)
-    line.Problem("--left-out", "fits its own, not --calibration");
+  if (!runs && !ops.given()) {
+    line.Missing("--runs", "missing; give a file of measured training steps, or --ops");
+  }
+  if (runs && ops.given()) line.Problem("--ops", "goes without --runs: one kind at a time");
+  if (!ops.given()) ops.Refuse(line);
+  if (ops.given() && max_error) line.Problem("--max-error", "goes with --runs");
   line.ThrowIfProblems();
-  return ValidateMeasuredOps(ops, json, console);
+  if (ops.given()) return ValidateMeasuredOps(ops, json, console);
+
+  const PublishedRuns published = ReadPublishedRuns(*runs);
+  for (const std::string& warning : published.warnings) {
+    console.err << fmt::format("millwright: warning: {}\n", warning);
+  }
+  const RunsReport report = CompareWithRuns(published.runs);
+  console.out << (json ? RunsJson(report) : RunsText(report, console.style));
+  constexpr double kPercent = 100;
+  return max_error && kPercent * report.overall.median_ape > *max_error ? 1 : 0;
 }
 
 }  // namespace millwright

@@ -19,7 +19,15 @@ void OpsFlags::AddTo(CommandLine& line) {
             "judge fits to four fifths of the shapes, five times, each by the shapes left out");
 }
 
+void OpsFlags::Refuse(CommandLine& line) const {
+  if (calibration) line.Problem("--calibration", "goes with --ops");
+  if (left_out) line.Problem("--left-out", "goes with --ops");
+}
+
 int ValidateMeasuredOps(const OpsFlags& flags, bool json, Console& console) {
+  if (flags.calibration && flags.left_out) {
+    throw ConfigError("--left-out: fits its own curves, and judges no --calibration");
+  }
   const MeasurementSet set = ReadMeasurements(flags.paths);
   std::optional<GpuCurves> curves;
   if (flags.calibration) {

@@ -18,6 +18,8 @@ struct OpsFlags {
   bool left_out = false;
 
   void AddTo(CommandLine& line);
+  // Of the others where --ops is not given.
+  void Refuse(CommandLine& line) const;
   bool given() const { return !paths.empty(); }
 };
 

@@ -90,6 +90,14 @@ std::vector<GpuPreset> MakePresets() {
   h100_nvl.hbm_capacity = 95830_MiB;   // nvidia-smi, "NVIDIA H100 NVL"
   all.push_back({h100_nvl, {"H100-NVL-94GB"}});
 
+  GpuSpec h100_500w = h100;
+  h100_500w.name = "H100-HBM2e-500W";
+  h100_500w.hbm_bandwidth = 2400_GBps;  // arXiv:2407.21783, section 3.3: Grand Teton's H100
+  h100_500w.hbm_capacity = 97871_MiB;   // pytorch/torchtitan docs: 95.04 GiB that torch reports
+  h100_500w.sustained_clock = 0.90;     // 500 of 700 W, and (500/700)^(1/3) is 0.894
+  h100_500w.source = "torchtitan benchmarks: H100 with 96 GB HBM2e, 2.4 TB/s, 500 W";
+  all.push_back({h100_500w, {"H100-96GB-HBM2e-500W", "H100-96GB"}});
+
   GpuSpec h800 = h100;  // differs in NVLink (the cluster's) and FP64 alone
   h800.name = "H800";
   h800.source = "NVIDIA H800 datasheet: H100 SXM with NVLink cut to 400 GB/s; nvidia-smi";
@@ -200,10 +208,6 @@ std::span<const std::string_view> CalibrationNames() {
 
 FlopsPerSecond GpuSpec::peak(Precision p) const {
   switch (p) {
-    case Precision::kFp32:
-      return peak_fp32;
-    case Precision::kTf32:
-      return peak_tf32;
     case Precision::kFp16:
     case Precision::kBf16:
       return peak_bf16;
@@ -236,6 +240,9 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
   io.Quantity("hbm_bandwidth", gpu.hbm_bandwidth, kPositive, "of device memory, by datasheet");
   io.Quantity("hbm_capacity", gpu.hbm_capacity, kPositive, "device memory the driver reports");
   io.Int("sm_count", gpu.sm_count, {.min = 1, .max = 1 << 16}, "multiprocessors");
+  io.Number("sustained_clock", gpu.sustained_clock, {.min = 0.1, .max = 2},
+            "clock under sustained load over that of its family's full-power part: below 1 for a "
+            "power-limited one");
   io.Name("calibration", gpu.calibration, CalibrationNames(),
           "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
           "fractions of the datasheet");

@@ -13,8 +13,7 @@
 
 namespace millwright {
 
-enum class Precision { kFp32, kTf32, kFp16, kBf16, kFp8, kMxfp8, kNvfp4 };
-// Those that a training step can name: memory is not modelled at the widths of the others.
+enum class Precision { kFp16, kBf16, kFp8, kMxfp8, kNvfp4 };
 std::span<const EnumName<Precision>> PrecisionNames();
 
 // The families of GPUs whose efficiencies there are, and "generic" for all others; cost_models
@@ -24,12 +23,14 @@ inline constexpr std::string_view kUncalibrated = "generic";
 
 struct GpuSpec {
   std::string name;
-  // Dense (no sparsity) tensor-core peaks; 0 where the GPU lacks the precision.
+  // Dense (no sparsity) tensor-core peaks; 0 where the GPU lacks the precision.  No training step
+  // is costed at TF32's, or at that of FP32.
   FlopsPerSecond peak_tf32, peak_bf16, peak_fp8, peak_fp4;
   FlopsPerSecond peak_fp32;  // outside the tensor cores
   BytesPerSecond hbm_bandwidth;
   Bytes hbm_capacity;  // what the driver reports, not the name on the box
   int sm_count = 0;
+  double sustained_clock = 1;              // under load, over that of its family's full-power part
   std::string calibration{kUncalibrated};  // whose efficiency curves it takes
   std::string source;
   bool operator==(const GpuSpec&) const = default;

@@ -14,10 +14,22 @@ constexpr EnumName<ContextParallelKind> kContextParallelKindNames[] = {
     {ContextParallelKind::kRing, "ring"},
     {ContextParallelKind::kUlysses, "ulysses"},
 };
-constexpr EnumName<Schedule> kScheduleNames[] = {
-    {Schedule::k1F1B, "1f1b"},
-    {Schedule::kInterleaved, "interleaved"},
+constexpr EnumName<ScheduleKind> kScheduleKindNames[] = {
+    {ScheduleKind::kGpipe, "gpipe"},
+    {ScheduleKind::k1F1B, "1f1b"},
+    {ScheduleKind::kInterleaved, "interleaved"},
+    {ScheduleKind::kZbH1, "zb-h1"},
+    {ScheduleKind::kZbH2, "zb-h2"},
+    {ScheduleKind::kZbV, "zb-v"},
+    {ScheduleKind::kVHalf, "v-half"},
+    {ScheduleKind::kVMin, "v-min"},
+    {ScheduleKind::kVZb, "v-zb"},
+    {ScheduleKind::kDualPipe, "dualpipe"},
+    {ScheduleKind::kDualPipeV, "dualpipe-v"},
+    {ScheduleKind::kBreadthFirst, "bfs"},
+    {ScheduleKind::kForwardOnly, "forward-only"},
 };
+static_assert(std::rbegin(kScheduleKindNames)->value == ScheduleKind::kForwardOnly);
 constexpr EnumName<RecomputeGranularity> kRecomputeGranularityNames[] = {
     {RecomputeGranularity::kNone, "none"},
     {RecomputeGranularity::kSelective, "selective"},
@@ -54,7 +66,16 @@ void RecomputeFields(ConfigIo& io, Recompute& r) {
 std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames() {
   return kContextParallelKindNames;
 }
-std::span<const EnumName<Schedule>> ScheduleNames() { return kScheduleNames; }
+std::span<const EnumName<ScheduleKind>> ScheduleKindNames() { return kScheduleKindNames; }
+std::span<const EnumName<ScheduleKind>> TrainingScheduleNames() {
+  return std::span(kScheduleKindNames).first(std::size(kScheduleKindNames) - 1);
+}
+std::string_view NameOf(ScheduleKind kind) {
+  const auto* found = std::find_if(std::begin(kScheduleKindNames), std::end(kScheduleKindNames),
+                                   [&](const auto& name) { return name.value == kind; });
+  MILLWRIGHT_CHECK(found != std::end(kScheduleKindNames));
+  return found->name;
+}
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames() {
   return kRecomputeGranularityNames;
 }
@@ -84,9 +105,10 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
          "ranks that one copy of the shared-out state spans (HSDP); 0: all of DP x CP");
   io.Object("recompute", "activations computed again instead of kept",
             [&] { RecomputeFields(io, p.recompute); });
-  io.Enum("schedule", p.schedule, ScheduleNames(),
-          "order of forward and backward on a pipeline "
-          "rank; interleaved takes virtual_stages above 1");
+  io.Enum("schedule", p.schedule, TrainingScheduleNames(),
+          "order of the passes on a pipeline rank; interleaved takes virtual_stages above 1, bfs "
+          "any, and the others have chunks of their own; plan searches 1f1b and interleaved, and "
+          "simulate knows all");
 }
 
 std::string ShortName(const ParallelConfig& p) {

@@ -17,14 +17,31 @@
 namespace millwright {
 
 enum class ContextParallelKind { kRing, kUlysses };
-enum class Schedule { k1F1B, kInterleaved };
+// In which order a pipeline rank runs its passes: sim/schedule.h says how, and whose each is.
+enum class ScheduleKind {
+  kGpipe,
+  k1F1B,
+  kInterleaved,
+  kZbH1,
+  kZbH2,
+  kZbV,
+  kVHalf,
+  kVMin,
+  kVZb,
+  kDualPipe,
+  kDualPipeV,
+  kBreadthFirst,
+  kForwardOnly,
+};
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 // Megatron-LM's --recompute-modules.
 enum class RecomputeModule { kCoreAttn, kMlp, kMoe, kMoeAct, kLayerNorm, kMlaUpProj };
 inline constexpr int kRecomputeModules = 6;
 
 std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames();
-std::span<const EnumName<Schedule>> ScheduleNames();
+std::span<const EnumName<ScheduleKind>> ScheduleKindNames();
+std::span<const EnumName<ScheduleKind>> TrainingScheduleNames();  // those with a backward pass
+std::string_view NameOf(ScheduleKind kind);
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames();
 std::span<const EnumName<RecomputeModule>> RecomputeModuleNames();
 
@@ -41,7 +58,7 @@ struct ParallelConfig {
   int context = 1;
   ContextParallelKind context_kind = ContextParallelKind::kRing;
   int pipeline = 1;
-  int virtual_stages = 1;  // chunks a pipeline rank holds
+  int virtual_stages = 1;  // chunks a pipeline rank holds, where the schedule lets one choose
   int data = 1;            // dense data parallel: n / (t c p)
   int expert = 1;
   int expert_tensor = 1;
@@ -49,7 +66,7 @@ struct ParallelConfig {
   int zero = 1;        // 0: plain, 1: optimizer sharded, 2: gradients too, 3: parameters too
   int zero_shard = 0;  // ranks that one copy of the sharded state spans (HSDP); 0: all of D c
   Recompute recompute{};
-  Schedule schedule = Schedule::k1F1B;
+  ScheduleKind schedule = ScheduleKind::k1F1B;
   bool operator==(const ParallelConfig&) const = default;
 
   // t c p D, as a double because four degrees read from a file may pass 2^63.

@@ -122,13 +122,11 @@ std::vector<Weight> EmbeddingWeights(const ModelConfig& m) {
   return out;
 }
 
-Weight OutputHead(const ModelConfig& m) {
-  return {"output_head", m.vocab_size, m.hidden_size, 1, WeightSplit::kVocabulary};
-}
-
 std::vector<Weight> HeadWeights(const ModelConfig& m) {
   std::vector<Weight> out{Norm(m, "final_norm")};
-  if (!m.tied_embeddings) out.push_back(OutputHead(m));
+  if (!m.tied_embeddings) {
+    out.push_back({"output_head", m.vocab_size, m.hidden_size, 1, WeightSplit::kVocabulary});
+  }
   return out;
 }
 

@@ -47,9 +47,7 @@ struct Weight {
 std::vector<Weight> LayerWeights(const ModelConfig& model, LayerKind kind);
 std::vector<Weight> EmbeddingWeights(const ModelConfig& model);  // token (and position) tables
 std::vector<Weight> HeadWeights(const ModelConfig& model);  // final norm, output head unless tied
-// The output head's matrix itself (vocabulary x hidden), also where it is tied.
-Weight OutputHead(const ModelConfig& model);
-std::vector<Weight> MtpWeights(const ModelConfig& model);  // one MTP module beyond its layer
+std::vector<Weight> MtpWeights(const ModelConfig& model);   // one MTP module beyond its layer
 
 struct ParameterCount {
   std::int64_t total = 0;   // MTP modules left out, as model cards do

@@ -12,6 +12,21 @@ constexpr EnumName<MoeDispatcher> kMoeDispatcherNames[] = {
     {MoeDispatcher::kAllToAll, "alltoall"},
     {MoeDispatcher::kDeepEp, "deepep"},
 };
+constexpr EnumName<Framework> kFrameworkNames[] = {
+    {Framework::kMegatron, "megatron"},   {Framework::kMegatron2021, "megatron-2021"},
+    {Framework::kFsdp, "fsdp"},           {Framework::kFsdpCompiled, "fsdp-compiled"},
+    {Framework::kInternEvo, "internevo"},
+};
+constexpr EnumName<CudaGraph> kCudaGraphNames[] = {
+    {CudaGraph::kNone, "none"},
+    {CudaGraph::kPartial, "partial"},
+    {CudaGraph::kFull, "full"},
+};
+constexpr EnumName<FlashKernel> kFlashKernelNames[] = {
+    {FlashKernel::kTriton, "triton"},
+    {FlashKernel::kFlash2, "flash-2"},
+    {FlashKernel::kNewest, "newest"},
+};
 constexpr EnumName<MfuConvention> kMfuConventionNames[] = {
     {MfuConvention::kCausal, "causal"},
     {MfuConvention::kFull, "full"},
@@ -21,6 +36,9 @@ constexpr EnumName<MfuConvention> kMfuConventionNames[] = {
 
 std::span<const EnumName<StateScheme>> StateSchemeNames() { return kStateSchemeNames; }
 std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames() { return kMoeDispatcherNames; }
+std::span<const EnumName<Framework>> FrameworkNames() { return kFrameworkNames; }
+std::span<const EnumName<CudaGraph>> CudaGraphNames() { return kCudaGraphNames; }
+std::span<const EnumName<FlashKernel>> FlashKernelNames() { return kFlashKernelNames; }
 std::span<const EnumName<MfuConvention>> MfuConventionNames() { return kMfuConventionNames; }
 
 void Fields(ConfigIo& io, TrainingConfig& t) {
@@ -50,7 +68,25 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
   io.Bool("fused_cross_entropy", t.fused_cross_entropy, "no fp32 copy of the logits is kept");
   io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
             "tokens of the fullest expert rank over the mean; 1: balanced");
+  io.Int("offloaded_layers", t.offloaded_layers, {0, 10'000},
+         "layers of the model whose activations wait in host memory; a step is taken to hide the "
+         "copies as far as the link allows");
 
+  io.Enum("framework", t.framework, FrameworkNames(),
+          "whose software runs the step: what the host costs and what is fused. megatron: "
+          "Megatron-Core with Transformer Engine; megatron-2021: Megatron-LM and -DeepSpeed of "
+          "2021-22; fsdp: eager PyTorch FSDP; fsdp-compiled: torchtitan; internevo");
+  io.Enum("cuda_graph", t.cuda_graph, CudaGraphNames(),
+          "what the host launches as a graph: partial is parts of a layer, full a whole iteration, "
+          "after which MoE layers do not wait for the host");
+  io.Enum("flash_kernel", t.flash_kernel, FlashKernelNames(),
+          "with flash_attention, which generation: triton (2022-23), flash-2, or the newest for "
+          "the GPU");
+  io.Bool("launch_blocking", t.launch_blocking,
+          "CUDA_LAUNCH_BLOCKING=1: the host waits for every kernel");
+  io.Bool("moe_token_drop", t.moe_token_drop,
+          "experts take a fixed number of tokens and drop the rest, so that shapes are known to "
+          "the host");
   io.Bool("overlap_grad_reduce", t.overlap_grad_reduce,
           "gradients are reduced bucket by bucket under the last backward pass");
   io.Bool("overlap_param_gather", t.overlap_param_gather,

@@ -28,6 +28,28 @@ enum class MoeDispatcher {
 };
 std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames();
 
+// Whose software runs the step.  It decides what the host costs, how much is fused and how
+// communication is arranged where the other fields do not say (cost_models/end_to_end.h).
+enum class Framework {
+  kMegatron,      // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
+  kMegatron2021,  // Megatron-LM and Megatron-DeepSpeed of 2021-22, nothing of the above
+  kFsdp,          // eager PyTorch FSDP1: Composer, 2023
+  kFsdpCompiled,  // FSDP with torch.compile: torchtitan
+  kInternEvo,     // eager PyTorch; parameters of each shard broadcast after the step
+};
+std::span<const EnumName<Framework>> FrameworkNames();
+
+enum class CudaGraph { kNone, kPartial, kFull };  // full: a whole iteration
+std::span<const EnumName<CudaGraph>> CudaGraphNames();
+
+// Generations of fused attention kernels.
+enum class FlashKernel {
+  kTriton,  // the Triton kernel of 2022-23, FlashAttention 1's algorithm
+  kFlash2,  // FlashAttention-2: what an A100 runs today, and an H100 ran in 2023
+  kNewest,  // what the GPU's own generation has: FlashAttention-3 or cuDNN
+};
+std::span<const EnumName<FlashKernel>> FlashKernelNames();
+
 enum class MfuConvention { kCausal, kFull };  // causal: attention-core FLOPs halved by the mask
 std::span<const EnumName<MfuConvention>> MfuConventionNames();
 
@@ -44,8 +66,14 @@ struct TrainingConfig {
   bool fused_swiglu = false;         // fc2's input (gate x up) is recomputed, not kept
   bool fused_cross_entropy = false;  // no fp32 copy of the logits
   double moe_imbalance = 1.0;        // tokens of the fullest expert rank over the mean
+  int offloaded_layers = 0;          // of the model, whose activations wait in host memory
 
   // Time.
+  Framework framework = Framework::kMegatron;
+  CudaGraph cuda_graph = CudaGraph::kNone;
+  FlashKernel flash_kernel = FlashKernel::kNewest;
+  bool launch_blocking = false;      // CUDA_LAUNCH_BLOCKING=1
+  bool moe_token_drop = false;       // experts take a fixed number of tokens
   bool overlap_grad_reduce = true;   // DP reduction under the last backward, by bucket
   bool overlap_param_gather = true;  // ZeRO's parameter all-gather under the forward
   bool overlap_p2p = true;           // interleaved schedule only, as in Megatron

@@ -14,9 +14,6 @@ bool LowPrecision(Precision p) {
 // Sustained rate of large GEMMs, of the BF16 peak; 0: not measured.
 double Efficiency(Precision p, const GemmCalibration& g) {
   switch (p) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return 0;
     case Precision::kFp16:
     case Precision::kBf16:
       return g.efficiency;
@@ -55,9 +52,6 @@ MeasuredGemm Measured(Precision p, const GemmCalibration& g) {
 
 double InputWidth(Precision p) {
   switch (p) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return 4;
     case Precision::kFp16:
     case Precision::kBf16:
       return 2;
@@ -151,20 +145,6 @@ Seconds DeduplicatedExchange(Bytes payload, const PathProfile& path, const CostC
   return base + transfer;
 }
 
-const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
-  switch (group) {
-    case GroupKind::kTensor:
-      return paths.tensor;
-    case GroupKind::kContext:
-      return paths.context;
-    case GroupKind::kExpert:
-      return paths.expert;
-    case GroupKind::kExpertTensor:
-      return paths.expert_tensor;
-  }
-  return paths.tensor;
-}
-
 Seconds& SlotOf(GroupKind group, PassTime& pass) {
   switch (group) {
     case GroupKind::kTensor:
@@ -179,6 +159,20 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
 }
 
 }  // namespace
+
+const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return paths.tensor;
+    case GroupKind::kContext:
+      return paths.context;
+    case GroupKind::kExpert:
+      return paths.expert;
+    case GroupKind::kExpertTensor:
+      return paths.expert_tensor;
+  }
+  return paths.tensor;
+}
 
 Seconds GemmTime(double m, double n, double k, double groups, Precision precision,
                  const GpuSpec& gpu, const Calibration& calibration) {

@@ -21,6 +21,7 @@ namespace millwright {
 struct LayerPaths {
   PathProfile tensor, context, expert, expert_tensor;
 };
+const PathProfile& PathOf(GroupKind group, const LayerPaths& paths);
 
 // Seconds of one pass (forward, or backward without recomputation), exposed.
 struct PassTime {

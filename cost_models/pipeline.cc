@@ -64,7 +64,7 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
 
   std::vector<StageContent> stages(pipeline);
   for (int r = 0; r < pipeline; ++r) {
-    stages[r].first_rank = r;
+    stages[r].ranks = {r};
     stages[r].layers.assign(kinds.size(), 0);
   }
   stages.front().embedding = true;
@@ -95,7 +95,7 @@ std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages
     if (same == distinct.end()) {
       distinct.push_back(stage);
     } else {
-      ++same->ranks;
+      same->ranks.push_back(stage.ranks.front());
     }
   }
   return distinct;

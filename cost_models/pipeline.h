@@ -36,8 +36,7 @@ std::vector<int> LayersPerChunk(int num_layers, int pipeline, int virtual_stages
 
 // What a pipeline rank holds.  Kinds are indices into ModelConfig::distinct_kinds().
 struct StageContent {
-  int first_rank = 0;  // of the ranks with this content the first: it has most in flight
-  int ranks = 1;       // how many have it
+  std::vector<int> ranks;  // that have this content, ascending: the first has most in flight
   std::vector<std::vector<int>> chunks;  // the kind of every layer of every virtual stage
   std::vector<int> layers;               // how many of each kind in all
   int total_layers = 0;
@@ -57,7 +56,7 @@ std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, i
 // Content of each pipeline rank in order; chunk k lies on rank k mod p.  The layers of
 // multi-token-prediction modules follow the last layer of the last chunk.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages);
-// The same with equal ranks merged, in order of first_rank.
+// The same with equal ranks merged, in order of their first.
 std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages);
 
 // Interleaved ranks work through rounds of chunks nearly in step, and while some are in round j the

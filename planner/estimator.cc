@@ -15,6 +15,10 @@ PassTime operator+(PassTime a, const PassTime& b) {
 
 }  // namespace
 
+bool HasClosedForm(ScheduleKind schedule) {
+  return schedule == ScheduleKind::k1F1B || schedule == ScheduleKind::kInterleaved;
+}
+
 std::string_view Name(TimeItem item) {
   switch (item) {
     case TimeItem::kCompute:
@@ -245,8 +249,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     Stage& stage = stages_[s];
     const StageContent& content = stages[s];
     stage.content = &content;
-    SetInFlight(stage, plan, content.first_rank);
-    stage.fixed.stage = content.first_rank;
+    SetInFlight(stage, plan, content.ranks.front());
+    stage.fixed.stage = content.ranks.front();
     if (content.embedding) {
       stage.forward += shape.embedding_forward.total();
       stage.backward += shape.embedding_backward.total();
@@ -288,8 +292,9 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
-  // A tied embedding, or one that MTP modules use, lives on the first stage and again on the last.
-  const bool tied_copy = tied && plan.pipeline > 1;
+  // A tied embedding, or one that MTP modules use, lives with the first stage and again with the
+  // last, unless one rank holds both.
+  const bool tied_copy = tied && !(content.embedding && content.head);
   if (tied_copy && content.head) outside += shape_.token_table;
   parameters += outside;
 
@@ -444,33 +449,43 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
   return cost;
 }
 
-PipelineTerms::Makespan PipelineTerms::MakespanOf(Seconds sum, Seconds slowest) const {
+template <class Each>
+PipelineTerms::Ranks PipelineTerms::OverRanks(const RecomputeTerms& recompute,
+                                              const Each& each) const {
+  Ranks ranks;
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageCost cost = CostOfStage(s, recompute);
+    const Seconds total = cost.total();
+    ranks.sum += double(stages_[s].content->ranks.size()) * total;
+    if (total > ranks.slowest) {
+      ranks.slowest = total;
+      ranks.slowest_stage = s;
+    }
+    ranks.data = std::max(ranks.data, ExposedData(stages_[s], cost));
+    ranks.peak = std::max(ranks.peak, cost.peak);
+    each(s, cost);
+  }
+  return ranks;
+}
+
+PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
   // Micro-batches come at the pace of the slowest rank; or, where the others have no time to spare
   // for it, of what uneven chunks and transfers make of them.
-  const Seconds others = unevenness_ * sum / ranks_;
+  const Seconds others = unevenness_ * ranks.sum / ranks_;
   Makespan m;
-  m.pace_without_transfers = std::max(slowest, others);
+  m.pace_without_transfers = std::max(ranks.slowest, others);
   // What overlapping leaves of an interleaved schedule's many transfers was measured on whole
   // steps, spare time and all; 1F1B's are hidden where there is time to spare.
   m.pace = virtual_stages_ > 1 ? m.pace_without_transfers + steady_transfers_
                                : std::max(m.pace_without_transfers, others + steady_transfers_);
-  m.total =
-      sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace + fill_transfers_;
+  m.total = ranks.sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace +
+            fill_transfers_;
   return m;
 }
 
 QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
-  Seconds sum, slowest, data;
-  Bytes peak;
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const StageCost cost = CostOfStage(s, recompute);
-    const Seconds total = cost.total();
-    sum += double(stages_[s].content->ranks) * total;
-    slowest = std::max(slowest, total);
-    data = std::max(data, ExposedData(stages_[s], cost));
-    peak = std::max(peak, cost.peak);
-  }
-  return {.step = MakespanOf(sum, slowest).total + data + optimizer_, .peak = peak};
+  const Ranks ranks = OverRanks(recompute, [](std::size_t, const StageCost&) {});
+  return {.step = MakespanOf(ranks).total + ranks.data + optimizer_, .peak = ranks.peak};
 }
 
 Bytes PipelineTerms::FloorPeak() const {
@@ -479,6 +494,15 @@ Bytes PipelineTerms::FloorPeak() const {
     floor = std::max(floor, stage.fixed_allocated * (1 + slack_) + stage.overhead);
   }
   return floor;
+}
+
+MemoryItem PipelineTerms::LargestFloorItem() const {
+  return std::max_element(stages_.begin(), stages_.end(),
+                          [&](const Stage& a, const Stage& b) {
+                            return a.fixed_allocated * (1 + slack_) + a.overhead <
+                                   b.fixed_allocated * (1 + slack_) + b.overhead;
+                          })
+      ->fixed.largest();
 }
 
 MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
@@ -503,24 +527,17 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.micro_batches = std::int64_t(micro_batches_);
   e.capacity = estimator_.capacity();
 
-  Seconds sum, slowest, data;
-  std::size_t slow = 0;
   double recomputed_layers = 0;
   std::vector<StageCost> costs;
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const StageContent& content = *stages_[s].content;
-    costs.push_back(CostOfStage(s, recompute));
-    sum += double(content.ranks) * costs[s].total();
-    if (costs[s].total() > slowest) {
-      slowest = costs[s].total();
-      slow = s;
+  const Ranks ranks = OverRanks(recompute, [&](std::size_t s, const StageCost& cost) {
+    costs.push_back(cost);
+    const StageContent& one = *stages_[s].content;
+    for (std::size_t k = 0; k < one.layers.size(); ++k) {
+      recomputed_layers += double(one.ranks.size()) * recompute.Treated(one, s, k);
     }
-    data = std::max(data, ExposedData(stages_[s], costs[s]));
-    for (std::size_t k = 0; k < content.layers.size(); ++k) {
-      recomputed_layers += double(content.ranks) * recompute.Treated(content, s, k);
-    }
-  }
-  e.slowest_stage = stages_[slow].content->first_rank;
+  });
+  const std::size_t slow = ranks.slowest_stage;
+  e.slowest_stage = stages_[slow].content->ranks.front();
 
   // The slowest rank's micro-batches, by cause.
   const StageContent& content = *stages_[slow].content;
@@ -539,47 +556,42 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.time[TimeItem::kTensor] = micro_batches_ * pass.tensor;
   e.time[TimeItem::kContext] = micro_batches_ * pass.context;
   e.time[TimeItem::kExpert] = micro_batches_ * pass.expert;
-  const Makespan makespan = MakespanOf(sum, slowest);
+  const Makespan makespan = MakespanOf(ranks);
   e.time[TimeItem::kPipeline] =
       (micro_batches_ - 1 / virtual_stages_) * (makespan.pace - makespan.pace_without_transfers) +
       fill_transfers_;
-  e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + data;
+  e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + ranks.data;
   // What is left of the makespan beside the slowest rank's own work: other stages' fill and drain,
   // and waiting for longer chunks.
-  e.time[TimeItem::kBubble] = (sum - makespan.pace_without_transfers) / virtual_stages_ +
-                              micro_batches_ * (makespan.pace_without_transfers - slowest);
+  e.time[TimeItem::kBubble] = (ranks.sum - makespan.pace_without_transfers) / virtual_stages_ +
+                              micro_batches_ * (makespan.pace_without_transfers - ranks.slowest);
   e.time[TimeItem::kOptimizer] = optimizer_;
   e.step = e.time.total();
 
   // Every rank's memory: ranks of one content differ by what they have in flight.
-  for (int rank = 0; rank < plan.pipeline; ++rank) e.memory.emplace_back().stage = rank;
-  const std::vector<StageContent> all =
-      StagesOf(estimator_.model(), plan.pipeline, plan.virtual_stages);
-  for (const StageContent& one : all) {
-    std::size_t s = 0;
-    while (!(stages_[s].content->chunks == one.chunks &&
-             stages_[s].content->embedding == one.embedding &&
-             stages_[s].content->head == one.head)) {
-      ++s;
-    }
-    StageMemory& memory = e.memory[one.first_rank];
-    memory = stages_[s].fixed;
-    memory.stage = one.first_rank;
+  e.memory.resize(std::size_t(plan.pipeline));
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
     Stage at_rank = stages_[s];
-    SetInFlight(at_rank, plan, one.first_rank);
-    memory[MemoryItem::kActivations] = ActivationsOf(at_rank, s, recompute);
-    if (costs[s].head_is_peak) {
-      memory[MemoryItem::kLogits] = stages_[s].head_saved;
-      memory[MemoryItem::kWorkingSet] = stages_[s].head_working_set;
-    } else {
-      memory[MemoryItem::kWorkingSet] = costs[s].layer_working_set;
+    for (int rank : at_rank.content->ranks) {
+      StageMemory& memory = e.memory[std::size_t(rank)];
+      memory = at_rank.fixed;
+      memory.stage = rank;
+      SetInFlight(at_rank, plan, rank);
+      memory[MemoryItem::kActivations] = ActivationsOf(at_rank, s, recompute);
+      if (costs[s].head_is_peak) {
+        memory[MemoryItem::kLogits] = at_rank.head_saved;
+        memory[MemoryItem::kWorkingSet] = at_rank.head_working_set;
+      } else {
+        memory[MemoryItem::kWorkingSet] = costs[s].layer_working_set;
+      }
+      memory[MemoryItem::kAllocatorSlack] =
+          slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);
     }
-    memory[MemoryItem::kAllocatorSlack] =
-        slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);
-    if (memory.total() > e.peak) {
-      e.peak = memory.total();
-      e.peak_stage = one.first_rank;
-    }
+  }
+  for (const StageMemory& memory : e.memory) {
+    if (memory.total() <= e.peak) continue;
+    e.peak = memory.total();
+    e.peak_stage = memory.stage;
   }
 
   const ModelConfig& model = estimator_.model();

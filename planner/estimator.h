@@ -99,6 +99,10 @@ struct ShapeCosts {
 
 class PipelineTerms;
 
+// Whether an estimate is of this schedule.  Of the others' plans it is that of 1F1B, or with
+// virtual stages of the interleaved schedule, in time and in memory.
+bool HasClosedForm(ScheduleKind schedule);
+
 class Estimator {
  public:
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster);
@@ -159,8 +163,9 @@ class PipelineTerms {
   QuickCost Cost(const RecomputeTerms& recompute) const;
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
-  // No choice of recomputation needs less.
+  // No choice of recomputation needs less, and of it the largest item of the fullest stage.
   Bytes FloorPeak() const;
+  MemoryItem LargestFloorItem() const;
   // With every item; `plan` as given to the constructor, but for its recomputation.
   Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
 
@@ -192,7 +197,16 @@ class PipelineTerms {
     Seconds pace, pace_without_transfers;  // of a micro-batch once the pipeline is full
     Seconds total;
   };
-  Makespan MakespanOf(Seconds sum, Seconds slowest) const;
+  // Sums over the ranks and the worst of them.
+  struct Ranks {
+    Seconds sum, slowest;  // of one micro-batch
+    std::size_t slowest_stage = 0;
+    Seconds data;
+    Bytes peak;
+  };
+  template <class Each>  // each(stage, its StageCost)
+  Ranks OverRanks(const RecomputeTerms& recompute, const Each& each) const;
+  Makespan MakespanOf(const Ranks& ranks) const;
   StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute) const;
   void SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const;
   Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;

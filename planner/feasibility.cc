@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "sim/schedule.h"
+
 namespace millwright {
 namespace {
 
@@ -51,6 +53,8 @@ std::string_view Name(RejectionReason reason) {
       return "global batch not divisible by dp x micro-batch";
     case RejectionReason::kInterleaved:
       return "micro-batches not a multiple of pp (interleaved)";
+    case RejectionReason::kSchedule:
+      return "the schedule needs other micro-batches or stages";
     case RejectionReason::kZeroShard:
       return "ZeRO sharding without ranks to shard over";
     case RejectionReason::kRecompute:
@@ -101,6 +105,8 @@ std::string_view JsonKey(RejectionReason reason) {
       return "batch_not_divisible";
     case RejectionReason::kInterleaved:
       return "interleaved_micro_batches";
+    case RejectionReason::kSchedule:
+      return "schedule";
     case RejectionReason::kZeroShard:
       return "zero_shard";
     case RejectionReason::kRecompute:
@@ -210,7 +216,7 @@ Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_ten
 }
 
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
-                      Schedule schedule) {
+                      ScheduleKind schedule) {
   if (std::int64_t{1} * pipeline * virtual_stages > model.num_layers) {
     return Reject(RejectionReason::kLayers, "{} layers are fewer than pp {} x vpp {} stages",
                   model.num_layers, pipeline, virtual_stages);
@@ -219,9 +225,10 @@ Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages
     return Reject(RejectionReason::kVirtualStages, "vpp {} needs a pipeline, and pp is 1",
                   virtual_stages);
   }
-  if ((virtual_stages > 1) != (schedule == Schedule::kInterleaved)) {
+  const bool interleaved = schedule == ScheduleKind::kInterleaved;
+  if (virtual_stages > 1 ? !ChoosesChunks(schedule) : interleaved) {
     return Reject(RejectionReason::kVirtualStages, "the {} schedule does not go with vpp {}",
-                  schedule == Schedule::kInterleaved ? "interleaved" : "1f1b", virtual_stages);
+                  NameOf(schedule), virtual_stages);
   }
   return {};
 }
@@ -241,6 +248,27 @@ Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_siz
                   pipeline);
   }
   return {};
+}
+
+Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
+                      const ParallelConfig& plan) {
+  if (plan.schedule == ScheduleKind::k1F1B || plan.schedule == ScheduleKind::kInterleaved)
+    return {};
+  const std::int64_t micro_batches =
+      training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
+  const ScheduleChoice choice{.kind = plan.schedule,
+                              .pipeline = plan.pipeline,
+                              .micro_batches = int(micro_batches),
+                              .virtual_stages = plan.virtual_stages};
+  const std::vector<std::string> unmet = Unmet(choice);
+  if (!unmet.empty()) {
+    return Reject(RejectionReason::kSchedule, "schedule {} {}", NameOf(plan.schedule),
+                  unmet.front());
+  }
+  const std::int64_t stages = std::int64_t{1} * plan.pipeline * ChunksOfRank(choice);
+  if (stages <= model.num_layers) return {};
+  return Reject(RejectionReason::kLayers, "{} layers are fewer than the {} stages of schedule {}",
+                model.num_layers, stages, NameOf(plan.schedule));
 }
 
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {
@@ -296,7 +324,9 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
         CheckExpert(model, plan.expert, plan.expert_tensor),
         CheckExpertRanks(ranks_of_stage, plan.expert, plan.expert_tensor),
         CheckPipeline(model, plan.pipeline, plan.virtual_stages, plan.schedule),
-        CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline, plan.virtual_stages),
+        CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline,
+                   plan.schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1),
+        CheckSchedule(model, training, plan),
         CheckZero(std::int64_t{1} * plan.data * plan.context, plan.zero, plan.zero_shard),
         CheckRecompute(model, plan.recompute)}) {
     if (verdict) return verdict;

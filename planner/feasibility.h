@@ -34,13 +34,14 @@ enum class RejectionReason {
   kVirtualStages,        // virtual stages without a pipeline, or the schedule does not go with them
   kBatch,                // global batch not divisible by D b
   kInterleaved,          // interleaved schedule: micro-batches not a multiple of p
+  kSchedule,             // another schedule needs what the plan does not give
   kZeroShard,            // sharding over a group that does not divide D c
   kRecompute,            // recompute settings that do not go with the model or contradict
   kOutOfMemory,
   kTooSlow,    // a lower bound on its time rules it out of everything reported
   kForbidden,  // by --require or --forbid
 };
-inline constexpr int kRejectionReasons = 22;
+inline constexpr int kRejectionReasons = 23;
 std::string_view Name(RejectionReason reason);     // "attention heads not divisible by tp"
 std::string_view JsonKey(RejectionReason reason);  // "heads"
 
@@ -60,9 +61,12 @@ Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, i
 Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);
 Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor);
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
-                      Schedule schedule);
+                      ScheduleKind schedule);
 Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_size, int pipeline,
                    int virtual_stages);
+// What schedules need that are neither 1F1B nor interleaved; the batch must be divisible.
+Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
+                      const ParallelConfig& plan);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);
 Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute);
 

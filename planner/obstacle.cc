@@ -70,8 +70,10 @@ Values ValuesOf(const Job& job, Knob knob) {
       return {UpTo(0, 3), "", 3};
     case Knob::kSp:
     case Knob::kCpKind:
-    case Knob::kSchedule:
       return {UpTo(0, 1), "", 1};
+    case Knob::kSchedule:
+      return {
+          {static_cast<int>(ScheduleKind::k1F1B), static_cast<int>(ScheduleKind::kInterleaved)}};
     case Knob::kRecompute:
       break;
   }
@@ -142,17 +144,19 @@ ParallelConfig Plainest(const Job& job, const PlanFilter& filter) {
     return filter.Allows(knob, yes) && !filter.Allows(knob, 1 - yes);
   };
   ParallelConfig p;
-  const bool interleaved = needs(Knob::kSchedule, static_cast<int>(Schedule::kInterleaved));
+  const auto allows = [&](ScheduleKind kind) {
+    return filter.Allows(Knob::kSchedule, static_cast<int>(kind));
+  };
+  const bool interleaved = allows(ScheduleKind::kInterleaved) && !allows(ScheduleKind::k1F1B);
   p.tensor = first(Knob::kTp, needs(Knob::kSp, 1) ? 2 : 1);
   const bool ulysses = needs(Knob::kCpKind, static_cast<int>(ContextParallelKind::kUlysses));
   if (ulysses) p.context_kind = ContextParallelKind::kUlysses;
   p.context = first(Knob::kCp, ulysses ? 2 : 1);
   p.virtual_stages = first(Knob::kVpp, interleaved ? 2 : 1);
   p.pipeline = first(Knob::kPp, p.virtual_stages > 1 ? 2 : 1);
-  const auto natural = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
-  p.schedule = filter.Allows(Knob::kSchedule, static_cast<int>(natural))
-                   ? natural
-                   : static_cast<Schedule>(1 - static_cast<int>(natural));
+  const bool chunks = p.virtual_stages > 1;
+  p.schedule = chunks ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
+  if (!allows(p.schedule)) p.schedule = chunks ? ScheduleKind::k1F1B : ScheduleKind::kInterleaved;
   p.expert = first(Knob::kEp);
   p.expert_tensor = first(Knob::kEtp);
   p.micro_batch_size = first(Knob::kMicroBatch);

@@ -106,6 +106,9 @@ std::string_view AcceptedValues(Knob knob) {
   return {};
 }
 
+constexpr EnumName<ScheduleKind> kSearched[] = {{ScheduleKind::k1F1B, "1f1b"},
+                                                {ScheduleKind::kInterleaved, "interleaved"}};
+
 std::optional<int> ParseValue(Knob knob, std::string_view text) {
   switch (knob) {
     case Knob::kSp:
@@ -113,7 +116,7 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
     case Knob::kCpKind:
       return ParseName<ContextParallelKind>(text, ContextParallelKindNames());
     case Knob::kSchedule:
-      return ParseName<Schedule>(text, ScheduleNames());
+      return ParseName<ScheduleKind>(text, kSearched);
     case Knob::kRecompute:
       return {};
     default:

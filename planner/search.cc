@@ -2,14 +2,13 @@
 #include "planner/search.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <thread>
 #include <tuple>
+
+#include "planner/parallel_work.h"
 
 namespace millwright {
 namespace {
@@ -59,7 +58,7 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
     std::vector<PipelineLayout>& of_degree = layouts[p];
     const int most = p == 1 ? 1 : std::min(kMostVirtualStages, model.num_layers / p);
     for (int v = 1; v <= most; ++v) {
-      const Schedule schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      const ScheduleKind schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
       if (!filter.Allows(Knob::kVpp, v) ||
           !filter.Allows(Knob::kSchedule, static_cast<int>(schedule))) {
         ++forbidden;
@@ -116,11 +115,28 @@ struct Findings {
   ParetoFront pareto;
   std::int64_t searched = 0;
   std::array<std::int64_t, kRejectionReasons> rejected{};
-  std::array<std::int64_t, kMemoryItems> out_of_memory{};
-  std::optional<RankedPlan> nearest;
+  std::array<OutOfMemory, kMemoryItems> out_of_memory{};
 
   void Reject(const Rejection& r) { ++rejected[static_cast<int>(r.reason)]; }
+  OutOfMemory& RejectForMemory(MemoryItem largest, std::int64_t plans) {
+    rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += plans;
+    OutOfMemory& of_item = out_of_memory[static_cast<int>(largest)];
+    of_item.count += plans;
+    return of_item;
+  }
 };
+
+bool Smaller(const RankedPlan& a, const RankedPlan& b) {
+  return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
+}
+
+void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const ParallelConfig& plan,
+              const Recompute& recompute) {
+  if (nearest && cost.peak > nearest->peak) return;
+  RankedPlan miss{plan, cost.step, cost.peak};
+  miss.plan.recompute = recompute;
+  if (!nearest || Smaller(miss, *nearest)) nearest = std::move(miss);
+}
 
 // What a search goes through; the coarse one through a part of it.
 struct Space {
@@ -157,7 +173,6 @@ class Worker {
                    const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
-  void Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute);
 
   const Space& space_;
   const Estimator estimator_;
@@ -194,8 +209,7 @@ void Worker::Run(const LayerShape& base) {
     if (too_large && !first) {
       // One layer in backward is over the memory, and grows with the micro-batch.
       const auto left = std::int64_t(space_.micro_batches.size() - i);
-      findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += left;
-      findings_.out_of_memory[static_cast<int>(MemoryItem::kActivations)] += left;
+      findings_.RejectForMemory(MemoryItem::kActivations, left);
       break;
     }
     RunMicroBatch(costs, plan);
@@ -253,7 +267,7 @@ void Worker::RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan) {
     best_found_ = !inserted && best_->step.value > 0;
     for (const PipelineLayout& layout : layouts) {
       plan.virtual_stages = layout.virtual_stages;
-      plan.schedule = layout.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      plan.schedule = layout.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
       if (const Verdict v = CheckBatch(space_.training, plan.data, plan.micro_batch_size,
                                        plan.pipeline, plan.virtual_stages)) {
         findings_.Reject(*v);
@@ -322,25 +336,17 @@ void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layou
   }
   for_each([&](const RecomputeTerms&, const Recompute&) { ++open; });
   if (hopeless) {
-    findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += open;
-    findings_.out_of_memory[static_cast<int>(terms.LargestItem(nothing))] += open;
+    std::optional<RankedPlan>& nearest =
+        findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
     // It may still be the nearest miss.
-    if (!findings_.nearest || terms.FloorPeak() < findings_.nearest->peak) {
+    if (!nearest || terms.FloorPeak() <= nearest->peak) {
       for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
-        Miss(terms.Cost(recompute_terms), plan, recompute);
+        Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
       });
     }
   } else {
     findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += open;
   }
-}
-
-void Worker::Miss(const QuickCost& cost, const ParallelConfig& plan, const Recompute& recompute) {
-  std::optional<RankedPlan>& nearest = findings_.nearest;
-  if (nearest && cost.peak > nearest->peak) return;
-  RankedPlan miss{plan, cost.step, cost.peak};
-  miss.plan.recompute = recompute;
-  if (!nearest || cost.peak < nearest->peak || Before(miss, *nearest)) nearest = miss;
 }
 
 void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
@@ -353,9 +359,8 @@ void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_te
     return r;
   };
   if (cost.peak > space_.memory_limit) {
-    ++findings_.rejected[static_cast<int>(RejectionReason::kOutOfMemory)];
-    ++findings_.out_of_memory[static_cast<int>(terms.LargestItem(recompute_terms))];
-    Miss(cost, plan, recompute);
+    const MemoryItem largest = terms.LargestItem(recompute_terms);
+    Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     return;
   }
   if (!best_found_ || cost.step < best_->step ||
@@ -425,13 +430,11 @@ void Merge(Findings& into, const Findings& from) {
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (int i = 0; i < kRejectionReasons; ++i) into.rejected[i] += from.rejected[i];
-  for (int i = 0; i < kMemoryItems; ++i) into.out_of_memory[i] += from.out_of_memory[i];
-  if (from.nearest) {
-    const RankedPlan& n = *from.nearest;
-    if (!into.nearest || n.peak < into.nearest->peak ||
-        (n.peak == into.nearest->peak && Before(n, *into.nearest))) {
-      into.nearest = n;
-    }
+  for (int i = 0; i < kMemoryItems; ++i) {
+    OutOfMemory& item = into.out_of_memory[i];
+    item.count += from.out_of_memory[i].count;
+    const std::optional<RankedPlan>& nearest = from.out_of_memory[i].nearest;
+    if (nearest && (!item.nearest || Smaller(*nearest, *item.nearest))) item.nearest = nearest;
   }
 }
 
@@ -474,35 +477,10 @@ Findings SearchSpace(const Space& space, int threads, const std::function<void(d
   std::vector<Worker> workers;
   workers.reserve(threads);
   for (int i = 0; i < threads; ++i) workers.emplace_back(space);
-  std::atomic<std::size_t> next = 0;
-  std::vector<std::exception_ptr> failures(threads);
-  const auto work = [&](Worker& worker) {
-    try {
-      for (std::size_t i = next++; i < space.shapes.size(); i = next++) worker.Run(space.shapes[i]);
-    } catch (...) {
-      failures[std::size_t(&worker - workers.data())] = std::current_exception();
-      next = space.shapes.size();  // the others stop at their next shape
-    }
-  };
-  if (threads == 1 && !progress) {
-    work(workers.front());
-  } else {
-    std::atomic<int> running = threads;
-    std::vector<std::jthread> pool;
-    for (Worker& worker : workers) {
-      pool.emplace_back([&] {
-        work(worker);
-        --running;
-      });
-    }
-    while (progress && running > 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      progress(std::min(1.0, double(next) / double(std::max<std::size_t>(1, space.shapes.size()))));
-    }
-  }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  ForEachInParallel(
+      space.shapes.size(), threads,
+      [&](int thread, std::size_t i) { workers[std::size_t(thread)].Run(space.shapes[i]); },
+      progress);
   Findings all;
   for (Worker& worker : workers) Merge(all, worker.findings());
   return all;
@@ -580,10 +558,19 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   result.searched = all.searched;
   result.rejected = all.rejected;
   result.out_of_memory = all.out_of_memory;
+  const Estimator estimator(model, training, cluster);
+  for (OutOfMemory& item : result.out_of_memory) {
+    if (item.nearest) item.stage = estimator.Itemise(item.nearest->plan).peak_stage;
+  }
   result.memory_limit = space.memory_limit;
   result.plans = Fastest(all, options.top);
   if (result.plans.empty()) {
-    result.nearest_miss = all.nearest;
+    for (const OutOfMemory& item : result.out_of_memory) {
+      if (!item.nearest) continue;
+      if (!result.nearest_miss || Smaller(*item.nearest, *result.nearest_miss)) {
+        result.nearest_miss = item.nearest;
+      }
+    }
     return result;
   }
   const Bytes apart = 0.01 * cluster.gpu().hbm_capacity;

@@ -43,6 +43,16 @@ struct SearchOptions {
   std::function<void(double share_done)> progress;  // from the calling thread, a few times a second
 };
 
+// Plans rejected for memory in which one item is the largest of the fullest stage; where what
+// recomputation does not change is too large by itself, the largest of that.
+struct OutOfMemory {
+  std::int64_t count = 0;
+  // The one that needs least, and its fullest stage.  Empty where the plans were too large by one
+  // layer alone, which is counted and not costed.
+  std::optional<RankedPlan> nearest;
+  int stage = 0;
+};
+
 struct SearchResult {
   // The fastest of each layout (tp, cp and its kind, pp, ep, etp), fastest first, `top` at most.
   std::vector<RankedPlan> plans;
@@ -52,8 +62,7 @@ struct SearchResult {
   std::int64_t searched = 0;  // plans costed, whether they fit or not
   // Plans rejected for memory, and branches cut for the other reasons (a branch counts once).
   std::array<std::int64_t, kRejectionReasons> rejected{};
-  // Of those rejected for memory, by the largest item of the fullest stage.
-  std::array<std::int64_t, kMemoryItems> out_of_memory{};
+  std::array<OutOfMemory, kMemoryItems> out_of_memory{};
   std::optional<RankedPlan> nearest_miss;  // where nothing fits: the plan that needs least memory
   Bytes memory_limit;                      // capacity less the margin
 };

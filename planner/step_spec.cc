@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 
@@ -36,8 +37,6 @@ Cause CauseOf(GroupKind group) {
   return Cause::kTensor;
 }
 
-Seconds Communication(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
-
 // Lists pieces, joining compute that nothing comes between.
 class PieceList {
  public:
@@ -48,17 +47,24 @@ class PieceList {
       pieces_.back().duration += duration;
       return;
     }
-    pieces_.push_back({.label = label, .duration = duration, .cause = compute_});
+    pieces_.push_back(
+        {.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
     closed_ = false;
   }
-  void Collective(const Operator& op, Seconds duration, bool beside) {
+  void Collective(const Operator& op, Seconds duration, const Communication& communication,
+                  bool beside) {
     if (duration.value <= 0) return;
+    // Between dispatch and combine, or the other way round, there is nothing but experts.
+    const bool exchange = op.group == GroupKind::kExpert;
+    if (exchange) among_experts_ = !among_experts_;
     pieces_.push_back(
         {.label = op.name.data(),
          .duration = duration,
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
-         .beside = beside});
+         .beside = beside,
+         .routed = exchange,
+         .communication = communication});
   }
   void Close() { closed_ = true; }  // the next compute is a piece of its own
   std::vector<Piece> Take() { return std::move(pieces_); }
@@ -66,14 +72,30 @@ class PieceList {
  private:
   Cause compute_;
   bool closed_ = false;
+  bool among_experts_ = false;
   std::vector<Piece> pieces_;
 };
+
+// Who takes part in an operator's collective.
+Communication GroupOf(const Operator& op, const LayerShape& shape) {
+  switch (op.group) {
+    case GroupKind::kTensor:
+      return {.stride = 1, .ranks = shape.tensor};
+    case GroupKind::kContext:
+      return {.stride = shape.tensor, .ranks = shape.context};
+    case GroupKind::kExpert:
+      return {.stride = shape.expert_tensor, .ranks = shape.expert};
+    case GroupKind::kExpertTensor:
+      return {.stride = 1, .ranks = shape.expert_tensor};
+  }
+  return {};
+}
 
 class PassBuilder {
  public:
   PassBuilder(const std::vector<Operator>& operators, const LayerPaths& paths,
-              const CostContext& context)
-      : operators_(operators) {
+              const CostContext& context, const LayerShape& shape)
+      : operators_(operators), paths_(paths), context_(context), shape_(shape) {
     for (const Operator& op : operators) costs_.push_back(CostOfOperator(op, paths, context));
   }
 
@@ -88,13 +110,17 @@ class PassBuilder {
         const Seconds attention = costs_[i].forward.compute;
         list.Compute("forward", attention / steps);
         list.Close();
-        list.Collective(*ring, Communication(costs_[i + 1].forward), true);
+        Add(list, *ring, costs_[i + 1].forward, true, true);
         list.Compute("attention", attention * (ring->repeats / steps));
         list.Close();
         ++i;
         continue;
       }
-      Add(list, operators_[i], costs_[i].forward, "forward");
+      if (operators_[i].kind == OperatorKind::kCollective) {
+        Add(list, operators_[i], costs_[i].forward, true, false);
+      } else {
+        list.Compute("forward", costs_[i].forward.compute);
+      }
     }
     return list.Take();
   }
@@ -107,7 +133,7 @@ class PassBuilder {
       const OperatorCost& cost = costs_[i];
       if (part == Part::kWeight) {
         if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
-          list.Collective(op, Communication(cost.backward), false);
+          Add(list, op, cost.backward, false, false);
         }
         list.Compute("weight gradient", cost.weight_gradient);
         continue;
@@ -119,7 +145,7 @@ class PassBuilder {
         // Gathered beside the input gradient of the GEMM before it, which is half of its backward.
         const std::size_t gemm = std::size_t(op.hidden_under);
         list.Close();
-        list.Collective(op, Communication(cost.backward), true);
+        Add(list, op, cost.backward, false, true);
         list.Compute("backward", costs_[gemm].backward.compute / 2);
         list.Close();
         list.Compute("backward", costs_[gemm].backward.compute / 2);
@@ -134,16 +160,18 @@ class PassBuilder {
         const Seconds compute = costs_[attention].backward.compute;
         list.Compute("backward", compute / steps);
         list.Close();
-        list.Collective(op, Communication(cost.backward), true);
+        Add(list, op, cost.backward, false, true);
         list.Compute("attention backward", compute * (op.repeats / steps));
         list.Close();
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
         continue;
       }
-      PassTime pass = cost.backward;
-      pass.compute = input + weight;
-      Add(list, op, pass, "backward");
+      if (op.kind == OperatorKind::kCollective) {
+        Add(list, op, cost.backward, false, false);
+      } else {
+        list.Compute("backward", input + weight);
+      }
     }
     return list.Take();
   }
@@ -157,15 +185,31 @@ class PassBuilder {
   bool HidesUnderGemm(const Operator& op) const {
     return operators_[std::size_t(op.hidden_under)].kind == OperatorKind::kGemm;
   }
-  static void Add(PieceList& list, const Operator& op, const PassTime& pass, const char* label) {
-    if (op.kind == OperatorKind::kCollective) {
-      list.Collective(op, Communication(pass), false);
+  void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
+           bool beside) const {
+    const Seconds duration = pass.tensor + pass.context + pass.expert;
+    Communication group = GroupOf(op, shape_);
+    group.kind = forward ? op.forward_collective : op.backward_collective;
+    const double calls = op.repeats * (forward ? 1 : op.backward_repeats);
+    const Seconds whole = calls * CostOfCollective(group.kind, op.payload, PathOf(op.group, paths_),
+                                                   context_.calibration.collective)
+                                      .time;
+    // What is hidden under a GEMM, or is not sent twice to one place, loads no link here.
+    const double share = whole > duration ? duration / whole : 1;
+    if (group.kind == CollectiveKind::kSendRecv) {
+      // A ring that passes blocks on loads links as the ring of an all-gather does.
+      group.kind = CollectiveKind::kAllGather;
+      group.payload = share * (calls / (group.ranks - 1.0)) * group.ranks * op.payload;
     } else {
-      list.Compute(label, pass.compute);
+      group.payload = share * calls * op.payload;
     }
+    list.Collective(op, duration, group, beside);
   }
 
   const std::vector<Operator>& operators_;
+  const LayerPaths& paths_;
+  const CostContext& context_;
+  const LayerShape& shape_;
   std::vector<OperatorCost> costs_;
 };
 
@@ -174,8 +218,9 @@ void Append(std::vector<Piece>& to, const std::vector<Piece>& from) {
 }
 
 LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& paths,
-                     const CostContext& context, const Recompute& recompute) {
-  const PassBuilder builder(operators, paths, context);
+                     const CostContext& context, const LayerShape& shape,
+                     const Recompute& recompute) {
+  const PassBuilder builder(operators, paths, context, shape);
   LayerPasses passes;
   passes.forward = builder.Forward(Cause::kCompute, 0, true);
   std::vector<Piece> again;
@@ -197,28 +242,146 @@ LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& p
   return passes;
 }
 
-// Data-parallel seconds of a part of a stage's parameters: its share of the stage's.
-void ShareSync(LayerPasses& passes, const RankParameters& part, const RankParameters& whole,
-               const DataSync& sync, int zero) {
-  passes.parameters = part.total();
-  const double share = whole.total() > 0 ? part.total() / whole.total() : 0;
-  passes.gather = share * sync.parameters;
-  passes.reduce = share * sync.replicas;
-  // ZeRO-2 reduces after every micro-batch.
-  (zero == 2 ? passes.shard_reduce : passes.reduce) += share * sync.gradients;
+// What data parallelism does with a part of a rank's parameters: its share of all that the rank
+// holds, dense and experts apart, which have groups of their own.
+class DataShares {
+ public:
+  DataShares(const RankParameters& whole, const ParallelConfig& plan, const DataGroups& groups,
+             const TrainingConfig& training, const CollectiveCalibration& calibration)
+      : plan_(plan), groups_(groups), training_(training), calibration_(calibration) {
+    const RankParameters dense{.dense = whole.dense}, expert{.expert = whole.expert};
+    const int expert_stride = plan.expert * plan.expert_tensor;
+    parts_ = {
+        Part{.parameters = whole.dense,
+             .sync = SyncOf(dense, plan.zero, groups, training, calibration),
+             .shard = {.stride = plan.tensor, .ranks = int(groups.dense_shard)},
+             .replicas = {.stride = int(plan.tensor * groups.dense_shard),
+                          .ranks = int(groups.dense_ranks / groups.dense_shard)}},
+        Part{.parameters = whole.expert,
+             .sync = SyncOf(expert, plan.zero, groups, training, calibration),
+             .shard = {.stride = expert_stride, .ranks = int(groups.expert_shard)},
+             .replicas = {.stride = int(expert_stride * groups.expert_shard),
+                          .ranks = int(groups.expert_ranks / groups.expert_shard)}},
+    };
+  }
+
+  void Give(LayerPasses& passes, const RankParameters& parameters) const {
+    passes.parameters = parameters.total();
+    const double width = training_.gradient_bytes;
+    const double held[] = {parameters.dense, parameters.expert};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Part& part = parts_[i];
+      if (held[i] <= 0) continue;
+      const double share = held[i] / part.parameters;
+      passes.gather.Add(Call(part.shard, CollectiveKind::kAllGather, share * part.sync.parameters,
+                             held[i] * kParameterWidth));
+      const CollectiveKind reduction =
+          plan_.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
+      // ZeRO-2 reduces after every micro-batch.
+      (plan_.zero == 2 ? passes.shard_reduce : passes.reduce)
+          .Add(Call(part.shard, reduction, share * part.sync.gradients, held[i] * width));
+      passes.reduce.Add(Call(part.replicas, CollectiveKind::kAllReduce, share * part.sync.replicas,
+                             held[i] * width / part.shard.ranks));
+    }
+  }
+
+  // ZeRO-3: a unit is gathered before each pass, and its gradients scattered after each backward.
+  void GiveShardPasses(LayerPasses& passes, const RankParameters& unit) const {
+    const RankParameters held[] = {{.dense = unit.dense}, {.expert = unit.expert}};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const ShardPass pass = ShardPassOf(held[i], groups_, training_, calibration_);
+      const double parameters = held[i].total();
+      passes.shard_gather.Add(Call(parts_[i].shard, CollectiveKind::kAllGather, pass.gather,
+                                   parameters * kParameterWidth));
+      passes.shard_reduce.Add(Call(parts_[i].shard, CollectiveKind::kReduceScatter, pass.reduce,
+                                   parameters * training_.gradient_bytes));
+    }
+  }
+
+ private:
+  struct Part {
+    double parameters = 0;
+    DataSync sync;
+    Communication shard, replicas;
+  };
+  static DataCall Call(Communication group, CollectiveKind kind, Seconds duration, double payload) {
+    group.kind = kind;
+    group.payload = Bytes(payload);
+    return {.duration = duration, .communication = group};
+  }
+
+  const ParallelConfig& plan_;
+  const DataGroups& groups_;
+  const TrainingConfig& training_;
+  const CollectiveCalibration& calibration_;
+  std::array<Part, 2> parts_;
+};
+
+// Of each stage, the kinds of its layers in order.
+std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
+                                            const PipelineSchedule& schedule) {
+  const int pipeline = schedule.pipeline, stages = schedule.stages_per_direction();
+  const std::vector<StageContent> content = StagesOf(model, pipeline, stages / pipeline);
+  std::vector<std::vector<int>> kinds;
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const int in_direction = s % stages;
+    kinds.push_back(
+        content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
+  }
+  return kinds;
 }
 
 }  // namespace
 
+std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
+                                     const PipelineSchedule& schedule) {
+  std::vector<StageContent> ranks(std::size_t(schedule.pipeline));
+  for (int r = 0; r < schedule.pipeline; ++r) {
+    ranks[std::size_t(r)].ranks = {r};
+    ranks[std::size_t(r)].layers.assign(estimator.kinds().size(), 0);
+  }
+  const std::vector<std::vector<int>> kinds = KindsOfStages(estimator.model(), schedule);
+  for (int s = 0; s < schedule.stages(); ++s) {
+    StageContent& rank = ranks[std::size_t(schedule.rank_of_stage[std::size_t(s)])];
+    rank.chunks.push_back(kinds[std::size_t(s)]);
+    for (int kind : rank.chunks.back()) ++rank.layers[std::size_t(kind)];
+    rank.total_layers += int(rank.chunks.back().size());
+    rank.embedding = rank.embedding || schedule.first_of_direction(s);
+    rank.head = rank.head || schedule.last_of_direction(s);
+  }
+  const std::vector<StageContent> distinct = DistinctStages(ranks);
+  ParallelConfig held = plan;
+  held.virtual_stages = int(ranks[0].chunks.size());
+  const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
+  const std::vector<TreatedLayer> layers = shape.Treat({});
+  std::vector<StageMemory> memory =
+      PipelineTerms(estimator, shape, distinct, held)
+          .Itemise(held, {.treated = layers, .rest = {}, .leading = {}})
+          .memory;
+  for (StageMemory& rank : memory) {
+    for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits, MemoryItem::kWorkingSet,
+                            MemoryItem::kAllocatorSlack}) {
+      rank[item] = Bytes(0);
+    }
+    rank[MemoryItem::kOptimizer] = rank[MemoryItem::kOptimizer] / double(schedule.directions);
+  }
+  return memory;
+}
+
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
-  return {.kind = plan.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B,
+  return {.kind = plan.schedule,
           .pipeline = plan.pipeline,
           .micro_batches = int(micro_batches),
           .virtual_stages = plan.virtual_stages};
 }
 
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
-                    const ScheduleChoice& choice) {
+                    const ScheduleChoice& schedule) {
+  return StepSpecOf(estimator, plan, BuildSchedule(schedule));
+}
+
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    PipelineSchedule schedule) {
   const ModelConfig& model = estimator.model();
   const TrainingConfig& training = estimator.training();
   const LayerShape shape = ShapeOf(plan, training);
@@ -228,15 +391,28 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   const Calibration& calibration = estimator.calibration();
 
   StepSpec spec;
-  spec.schedule = BuildSchedule(choice);
+  spec.schedule = std::move(schedule);
+  MILLWRIGHT_CHECK(spec.schedule.pipeline == plan.pipeline);
+  std::vector<int> held_stages(std::size_t(plan.pipeline));
+  for (int rank : spec.schedule.rank_of_stage) ++held_stages[std::size_t(rank)];
+  if (std::count(held_stages.begin(), held_stages.end(), held_stages[0]) != plan.pipeline) {
+    throw ConfigError(
+        fmt::format("{}: some ranks hold more stages than others, and a step splits "
+                    "the layers evenly",
+                    spec.schedule.file));
+  }
   const int stages = spec.schedule.stages_per_direction();
+  if (stages % plan.pipeline != 0) {
+    throw ConfigError(fmt::format("{}: {} stages in a direction are not a multiple of {} ranks",
+                                  spec.schedule.file, stages, plan.pipeline));
+  }
   if (stages > model.num_layers) {
     throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
                                   spec.schedule.name, stages, model.name, model.num_layers));
   }
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
-  MILLWRIGHT_CHECK(micro_batches == choice.micro_batches);
+  MILLWRIGHT_CHECK(micro_batches == spec.schedule.micro_batches);
 
   // Layers that are recomputed in full and others of the same kind are two kinds here.
   const bool partly = plan.recompute.full_layers > 0;
@@ -247,7 +423,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       const std::vector<Operator> operators = LayerOperators(model, kinds[k], shape, training);
       LayerPasses layer =
-          PassesOf(operators, paths, context, pass == 0 ? plan.recompute : Recompute{});
+          PassesOf(operators, paths, context, shape, pass == 0 ? plan.recompute : Recompute{});
       const TreatedLayer& t = pass == 0 ? treated[k] : untreated[k];
       layer.saved = t.saved;
       layer.held_for_weight = t.saved;  // inputs of the GEMMs: nearly all of it
@@ -256,14 +432,14 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     }
   }
   const std::vector<Operator> embedding = EmbeddingOperators(model, shape, training);
-  spec.embedding = PassesOf(embedding, paths, context, {});
+  spec.embedding = PassesOf(embedding, paths, context, shape, {});
   spec.embedding.saved = spec.embedding.held_for_weight = costs.embedding_saved;
   const std::vector<Operator> head = HeadOperators(model, shape, training);
-  spec.head = PassesOf(head, paths, context, {});
+  spec.head = PassesOf(head, paths, context, shape, {});
   for (int module = 0; module < model.mtp_num_layers; ++module) {
     const std::vector<Operator> mtp = MtpOperators(model, shape, training);
     for (const auto* operators : {&mtp, &head}) {
-      const LayerPasses more = PassesOf(*operators, paths, context, {});
+      const LayerPasses more = PassesOf(*operators, paths, context, shape, {});
       Append(spec.head.forward, more.forward);
       Append(spec.head.backward, more.backward);
       Append(spec.head.backward_input, more.backward_input);
@@ -281,12 +457,9 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.
-  const std::vector<StageContent> content = StagesOf(model, plan.pipeline, stages / plan.pipeline);
-  const auto chunk = [&](int stage) -> const std::vector<int>& {
-    return content[std::size_t(stage % plan.pipeline)].chunks[std::size_t(stage / plan.pipeline)];
-  };
-  for (int s = 0; s < spec.schedule.stages(); ++s) {
-    std::vector<int>& out = spec.layers_of_stage.emplace_back(chunk(s % stages));
+  const std::vector<std::vector<int>> kinds_of_stage = KindsOfStages(model, spec.schedule);
+  for (const std::vector<int>& of_stage : kinds_of_stage) {
+    std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (partly && int(i) >= plan.recompute.full_layers) out[i] += int(kinds.size());
     }
@@ -299,9 +472,10 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                            plan.pipeline),
                          calibration.collective)
             .time;
+    spec.transfer_payload = costs.boundary;
   }
 
-  // Data parallelism, at the rate of the first rank's parameters.
+  // Data parallelism, at the rate of the first rank's dense parameters.
   const DataGroups groups =
       DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
         return estimator.Profile(stride, ranks);
@@ -309,27 +483,29 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   std::vector<RankParameters> held(std::size_t(plan.pipeline));
   for (int s = 0; s < stages; ++s) {
     RankParameters& rank = held[std::size_t(spec.schedule.rank_of_stage[std::size_t(s)])];
-    for (int kind : chunk(s)) rank += costs.kind_parameters[std::size_t(kind)];
+    for (int kind : kinds_of_stage[std::size_t(s)]) {
+      rank += costs.kind_parameters[std::size_t(kind)];
+    }
     if (s == 0) rank += costs.embedding_parameters;
-    if (s + 1 == stages && plan.pipeline > 1 &&
+    if (s + 1 == stages &&
+        spec.schedule.rank_of_stage[std::size_t(s)] != spec.schedule.rank_of_stage[0] &&
         (model.tied_embeddings || model.mtp_num_layers > 0)) {
       rank += costs.token_table;
     }
     if (s + 1 == stages) rank += costs.head_parameters;
   }
-  const DataSync sync = SyncOf(held[0], plan.zero, groups, training, calibration.collective);
+  // The first rank may hold dense layers alone.
+  RankParameters whole = held[0];
+  for (const RankParameters& rank : held) whole.expert = std::max(whole.expert, rank.expert);
+  const DataShares data(whole, plan, groups, training, calibration.collective);
   const std::size_t layer_kinds = kinds.size();
   for (std::size_t k = 0; k < spec.kinds.size(); ++k) {
     const RankParameters& part = costs.kind_parameters[k % layer_kinds];
-    ShareSync(spec.kinds[k], part, held[0], sync, plan.zero);
-    if (plan.zero == 3) {
-      const ShardPass pass = ShardPassOf(part, groups, training, calibration.collective);
-      spec.kinds[k].shard_gather = pass.gather;
-      spec.kinds[k].shard_reduce = pass.reduce;
-    }
+    data.Give(spec.kinds[k], part);
+    if (plan.zero == 3) data.GiveShardPasses(spec.kinds[k], part);
   }
-  ShareSync(spec.embedding, costs.embedding_parameters, held[0], sync, plan.zero);
-  ShareSync(spec.head, costs.head_parameters, held[0], sync, plan.zero);
+  data.Give(spec.embedding, costs.embedding_parameters);
+  data.Give(spec.head, costs.head_parameters);
   for (const RankParameters& rank : held) {
     spec.optimizer.push_back(estimator.clip() + OptimizerTime(rank, plan.zero, groups,
                                                               estimator.cluster().gpu(),
@@ -340,7 +516,25 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));
   spec.overlap_gather = training.overlap_param_gather;
   spec.overlap_reduce = training.overlap_grad_reduce;
+  // With one stage a rank Megatron-LM has nothing to overlap a transfer with.
+  spec.overlap_transfers = training.overlap_p2p || stages == plan.pipeline;
   return spec;
+}
+
+double TaskCount(const StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  double tasks = 0;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    double pieces = 2;  // receives and sends
+    const auto add = [&](const LayerPasses& layer) {
+      pieces += double(layer.forward.size() + layer.backward.size());
+    };
+    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
+    if (schedule.first_of_direction(stage)) add(spec.embedding);
+    if (schedule.last_of_direction(stage)) add(spec.head);
+    tasks += pieces * schedule.micro_batches_per_direction();
+  }
+  return tasks;
 }
 
 int SimulatedStep::fullest() const {
@@ -361,29 +555,40 @@ int SimulatedStep::slowest() const {
 
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
                            const ScheduleChoice& schedule) {
+  return SimulateStep(estimator, plan, StepSpecOf(estimator, plan, schedule));
+}
+
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec) {
   SimulatedStep result;
-  result.spec = StepSpecOf(estimator, plan, schedule);
+  result.spec = std::move(spec);
   result.graph = BuildStepGraph(result.spec);
   result.timeline = Simulate(result.graph);
   if (!result.timeline.deadlock.empty()) {
+    if (!result.spec.schedule.file.empty()) {
+      throw ConfigError(result.spec.schedule.file + ": " + result.timeline.deadlock);
+    }
     throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
   }
-  const double copies = result.spec.schedule.directions;  // DualPipe holds the model twice
   const Estimate estimate = estimator.Itemise(plan);
-  for (int rank = 0; rank < plan.pipeline; ++rank) {
-    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, rank));
-    const StageMemory& memory = estimate.memory[std::size_t(rank)];
-    const Bytes state = memory[MemoryItem::kWeights] + memory[MemoryItem::kGradients];
-    const Bytes overhead = memory[MemoryItem::kNccl] + memory[MemoryItem::kCudaContext];
-    const Bytes allocated = (copies - 1) * state + memory.total() - overhead -
-                            memory[MemoryItem::kActivations] - memory[MemoryItem::kLogits] -
-                            memory[MemoryItem::kWorkingSet] - memory[MemoryItem::kAllocatorSlack];
-    const double slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
-    result.fixed.push_back(allocated + overhead);
-    result.peak.push_back((allocated + result.timeline.peak[std::size_t(rank)]) * (1 + slack) +
-                          overhead);
+  // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
+  MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
+                   estimate.hfu * (estimate.step / result.step()) <= 1);
+  for (const StageMemory& memory : HeldByRanks(estimator, plan, result.spec.schedule)) {
+    result.ranks.push_back(TimeOfRank(result.graph, result.timeline, memory.stage));
+    result.fixed.push_back(memory.total());
+    result.allocated.push_back(memory.allocated());
   }
+  result.slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
+  result.SetPeaks();
   return result;
+}
+
+void SimulatedStep::SetPeaks() {
+  peak.clear();
+  for (std::size_t rank = 0; rank < fixed.size(); ++rank) {
+    peak.push_back((allocated[rank] + timeline.peak[rank]) * (1 + slack) + fixed[rank] -
+                   allocated[rank]);
+  }
 }
 
 }  // namespace millwright

@@ -14,11 +14,22 @@
 namespace millwright {
 
 // `plan` must have passed CheckPlan.  ConfigError where `schedule` needs what the plan does not
-// give (micro-batches, stages, layers for its chunks).
+// give (micro-batches, stages, layers for its chunks), or has more stages on one rank than on
+// another.  Which layers a rank holds is the schedule's to say.
+StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
+                    PipelineSchedule schedule);
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
-// The schedule that `plan` names: 1F1B or interleaved.
+// Tasks that the step's graph will have, but for data parallelism's few.
+double TaskCount(const StepSpec& spec);
+// The schedule that `plan` names.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+
+// What each rank holds before activations: state and buffers of the layers, the embedding and the
+// head that `schedule` puts there.  A V has first and last stage on rank 0; DualPipe holds every
+// stage twice, and two ranks of the same stages share their optimizer state.
+std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
+                                     const PipelineSchedule& schedule);
 
 // A simulated step.
 struct SimulatedStep {
@@ -29,11 +40,16 @@ struct SimulatedStep {
   // Of each rank: state, buffers and overheads that do not change over the step, and with the
   // simulated peak of what does.
   std::vector<Bytes> fixed, peak;
+  std::vector<Bytes> allocated;  // of `fixed`, by the framework's allocator,
+  double slack = 0;              //   which keeps this share more than is in use
+  void SetPeaks();               // from the timeline
   Seconds step() const { return timeline.makespan; }
   int fullest() const;
   int slowest() const;  // the rank that computes longest
 };
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,
                            const ScheduleChoice& schedule);
+// `spec` is that of `plan`.
+SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec);
 
 }  // namespace millwright

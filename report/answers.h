@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/contenders.h"
 #include "planner/estimator.h"
 #include "planner/job.h"
 #include "planner/remedies.h"
@@ -16,25 +17,28 @@ namespace millwright {
 
 // What becomes of one plan, or of the best of those that --explain allows.
 struct Explanation {
-  std::string asked;             // the text of --explain
-  std::optional<Estimate> plan;  // costed, where there is one; it may not fit
-  bool fits = false;
-  std::string why_not;  // where it is rejected before it is costed
-  SearchResult result;  // of the narrowed search
+  std::string asked;              // the text of --explain
+  std::optional<Contender> plan;  // costed, where there is one; it may not fit
+  bool fits = false;              // by the estimate
+  std::string why_not;            // where it is rejected before it is costed
+  SearchResult result;            // of the narrowed search
 };
 
 struct PlanAnswer {
   Job job;  // the question; its search limits are those of the search
   std::vector<std::string> warnings;
   SearchResult result;
-  std::vector<Estimate> plans;   // of result.plans
+  Contenders contenders;         // of result.plans; of its plans those to be listed
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;
   std::vector<Remedy> remedies;
   std::string why_not;  // where there is no plan, not even one that does not fit
   std::optional<Explanation> explanation;
-  double search_seconds = 0;  // wall time, the only part that differs between runs
+  double search_seconds = 0;    // wall time, the only part that differs between runs
+  double simulate_seconds = 0;  // of it
   int threads = 0;
+
+  const std::vector<Contender>& plans() const { return contenders.plans; }
 };
 
 }  // namespace millwright

@@ -138,7 +138,7 @@ std::string MissSentence(const Estimate& e, Bytes limit, const GpuSpec& gpu) {
                      GiB(e.peak), GiB(e.peak - limit), room, Name(largest), GiB(stage[largest]));
 }
 
-std::string QuestionText(const Job& job, const Style& style, const std::string& search) {
+std::vector<std::pair<std::string, std::string>> QuestionRows(const Job& job) {
   const ModelConfig& m = job.model;
   const TrainingConfig& t = job.training;
   const ClusterConfig& c = job.cluster;
@@ -148,29 +148,37 @@ std::string QuestionText(const Job& job, const Style& style, const std::string& 
     size += fmt::format(", {} active", FormatCount(double(parameters.active)));
   }
   const double tokens = double(t.global_batch_size) * double(t.seq_length);
+  std::vector<std::pair<std::string, std::string>> rows;
+  rows.emplace_back("Model",
+                    fmt::format("{}, {}, {}", m.name, size, Counted(m.num_layers, "layer")));
+  rows.emplace_back("Cluster",
+                    fmt::format("{} of {}, {} ({}, {})", Counted(c.nodes, "node"), c.name,
+                                Counted(c.gpus(), "GPU"), c.gpu.name, GiB(c.gpu.hbm_capacity)));
+  rows.emplace_back("Step", fmt::format("{} of {} tokens, {} tokens in all",
+                                        Counted(t.global_batch_size, "sequence"),
+                                        FormatInteger(t.seq_length), FormatCount(tokens)));
+  rows.emplace_back("Training",
+                    fmt::format("{}, {}", NameIn(PrecisionNames(), t.precision), ChoicesText(t)));
+  if (const FlopsPerSecond peak = c.gpu.peak(t.precision); peak > FlopsPerSecond(0)) {
+    rows.emplace_back(
+        "MFU counts",
+        fmt::format("{} attention, against {} dense",
+                    t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
+                    FormatFlopRate(peak)));
+  }
+  if (!c.gpu.measured()) {
+    rows.emplace_back(
+        "Efficiency",
+        fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name));
+  }
+  return rows;
+}
+
+std::string QuestionText(const Job& job, const Style& style, const std::string& search) {
   TextTable table;
   table.Column("", Align::kLeft);
   table.Column("", Align::kLeft);
-  table.Row({"Model", fmt::format("{}, {}, {}", m.name, size, Counted(m.num_layers, "layer"))});
-  table.Row(
-      {"Cluster", fmt::format("{} of {}, {} ({}, {})", Counted(c.nodes, "node"), c.name,
-                              Counted(c.gpus(), "GPU"), c.gpu.name, GiB(c.gpu.hbm_capacity))});
-  table.Row({"Step", fmt::format("{} of {} tokens, {} tokens in all",
-                                 Counted(t.global_batch_size, "sequence"),
-                                 FormatInteger(t.seq_length), FormatCount(tokens))});
-  table.Row(
-      {"Training", fmt::format("{}, {}", NameIn(PrecisionNames(), t.precision), ChoicesText(t))});
-  if (const FlopsPerSecond peak = c.gpu.peak(t.precision); peak > FlopsPerSecond(0)) {
-    table.Row({"MFU counts",
-               fmt::format("{} attention, against {} dense",
-                           t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
-                           FormatFlopRate(peak))});
-  }
-  if (!c.gpu.measured()) {
-    table.Row(
-        {"Efficiency",
-         fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name)});
-  }
+  for (const auto& [what, asked] : QuestionRows(job)) table.Row({what, asked});
   if (!search.empty()) table.Row({"Search", search});
   return table.Text(style);
 }
@@ -191,7 +199,7 @@ std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& s
   table.Row({"Pipeline parallel",
              p.pipeline == 1
                  ? "1"
-                 : fmt::format("{}, {} schedule{}", p.pipeline, NameIn(ScheduleNames(), p.schedule),
+                 : fmt::format("{}, {} schedule{}", p.pipeline, std::string(NameOf(p.schedule)),
                                p.virtual_stages > 1
                                    ? fmt::format(", {} virtual stages a rank", p.virtual_stages)
                                    : "")});

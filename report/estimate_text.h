@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "planner/estimator.h"
@@ -33,7 +34,9 @@ std::string ResultSentence(const Estimate& estimate);
 // optimizer state (98.6 GiB)".
 std::string MissSentence(const Estimate& estimate, Bytes limit, const GpuSpec& gpu);
 
-// The question restated, a labelled line each; `search` says what a search was told besides.
+// The question restated: what it is about, and what is asked.
+std::vector<std::pair<std::string, std::string>> QuestionRows(const Job& job);
+// A labelled line each; `search` says what a search was told besides.
 std::string QuestionText(const Job& job, const Style& style, const std::string& search = {});
 // Every degree of the plan and its result.
 std::string PlanText(const ModelConfig& model, const Estimate& estimate, const Style& style);

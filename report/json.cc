@@ -37,7 +37,7 @@ Json ToJson(const ParallelConfig& p) {
           {"zero", p.zero},
           {"zero_shard", p.zero_shard},
           {"recompute", ShortName(p.recompute)},
-          {"schedule", NameIn(ScheduleNames(), p.schedule)}};
+          {"schedule", std::string(NameOf(p.schedule))}};
 }
 
 // A plan that can run.
@@ -84,6 +84,22 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
             {"stages", std::move(stages)}}}};
 }
 
+// The estimate's figures, and those of the simulation beside them.
+Json ToJson(const Contender& c, const Job& job, Bytes limit) {
+  Json json = ToJson(c.estimate, job, limit);
+  json["simulated_step_time_s"] = nullptr;
+  json["simulated_peak_bytes"] = nullptr;
+  json["simulated_fits"] = nullptr;
+  json["estimate_error"] = nullptr;
+  if (c.simulated) {
+    json["simulated_step_time_s"] = c.simulated->step.value;
+    json["simulated_peak_bytes"] = c.simulated->peak.value;
+    json["simulated_fits"] = c.simulated->peak <= limit;
+    json["estimate_error"] = c.difference();
+  }
+  return json;
+}
+
 template <class Each>
 Json ToArray(const auto& items, const Each& each) {
   Json array = Json::array();
@@ -113,15 +129,25 @@ Json QuestionJson(const Job& job) {
           {"training", Json::parse(WriteConfig([&](ConfigIo& io) { Fields(io, training); }))}};
 }
 
-Json Counts(const SearchResult& result) {
-  Json rejected = Json::object(), out_of_memory = Json::object();
+Json Counts(const SearchResult& result, const ModelConfig& model) {
+  Json rejected = Json::object(), out_of_memory = Json::array();
   for (int i = 0; i < kRejectionReasons; ++i) {
     const std::int64_t count = result.rejected[std::size_t(i)];
     if (count > 0) rejected[Key(JsonKey(static_cast<RejectionReason>(i)))] = count;
   }
-  for (int i = 0; i < kMemoryItems; ++i) {
-    const std::int64_t count = result.out_of_memory[std::size_t(i)];
-    if (count > 0) out_of_memory[Key(JsonKey(static_cast<MemoryItem>(i)))] = count;
+  for (MemoryItem item : OutOfMemoryItems(result)) {
+    const OutOfMemory& of_item = result.out_of_memory[static_cast<std::size_t>(item)];
+    Json one{{"item", Key(JsonKey(item))},
+             {"count", of_item.count},
+             {"least_over_bytes", nullptr},
+             {"stage", nullptr},
+             {"plan", nullptr}};
+    if (of_item.nearest) {
+      one["least_over_bytes"] = (of_item.nearest->peak - result.memory_limit).value;
+      one["stage"] = of_item.stage;
+      one["plan"] = ToJson(of_item.nearest->plan, model);
+    }
+    out_of_memory.push_back(std::move(one));
   }
   return {{"searched", result.searched},
           {"rejected", std::move(rejected)},
@@ -138,21 +164,28 @@ std::string Dump(const Json& json) {
 std::string PlanAnswerJson(const PlanAnswer& answer) {
   const Bytes limit = answer.result.memory_limit;
   const auto estimate = [&](const Estimate& e) { return ToJson(e, answer.job, limit); };
+  const auto contender = [&](const Contender& c) { return ToJson(c, answer.job, limit); };
   const auto text_or_null = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
   // The best plan's own fields stand at the top, as those of `estimate` do.
-  Json json = answer.plans.empty() ? Json::object() : estimate(answer.plans.front());
+  Json json = answer.plans().empty() ? Json::object() : contender(answer.plans().front());
   json["question"] = QuestionJson(answer.job);
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
   json["warnings"] = answer.warnings;
-  json["fits"] = !answer.plans.empty();
+  json["fits"] = !answer.plans().empty();
   json["memory_limit_bytes"] = limit.value;
-  json["plans"] = ToArray(answer.plans, estimate);
+  json["plans"] = ToArray(answer.plans(), contender);
+  const Contenders& contenders = answer.contenders;
+  json["simulation"] = {{"simulated", contenders.simulated},
+                        {"median_error", contenders.median_difference},
+                        {"largest_error", contenders.largest_difference},
+                        {"none_fits", contenders.none_fits_simulated},
+                        {"left_out", ToArray(contenders.left_out, contender)}};
   json["pareto"] = ToArray(answer.pareto, estimate);
-  json.update(Counts(answer.result));
+  json.update(Counts(answer.result, answer.job.model));
   json["reason"] = text_or_null(Reason(answer));
   json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);
   json["remedies"] = ToArray(answer.remedies, [&](const Remedy& r) {
@@ -166,21 +199,24 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     Json one = {{"asked", x.asked},
                 {"fits", x.fits},
                 {"reason", text_or_null(Reason(x, answer))},
-                {"estimate", x.plan ? estimate(*x.plan) : Json(nullptr)}};
-    if (x.plan && !answer.plans.empty()) {
-      const Estimate& best = answer.plans.front();
+                {"estimate", x.plan ? contender(*x.plan) : Json(nullptr)}};
+    if (x.plan && !answer.plans().empty()) {
+      const Estimate& plan = x.plan->estimate;
+      const Estimate& best = answer.plans().front().estimate;
       Json lost;
       for (int i = 0; i < kTimeItems; ++i) {
         const auto item = static_cast<TimeItem>(i);
-        lost[Key(JsonKey(item))] = (x.plan->time[item] - best.time[item]).value;
+        lost[Key(JsonKey(item))] = (plan.time[item] - best.time[item]).value;
       }
-      lost["total"] = (x.plan->step - best.step).value;
+      lost["total"] = (plan.step - best.step).value;
       one["lost_to_best_s"] = std::move(lost);
     }
-    one.update(Counts(x.result));
+    one.update(Counts(x.result, answer.job.model));
     json["explain"] = std::move(one);
   }
-  json["timing"] = {{"search_s", answer.search_seconds}, {"threads", answer.threads}};
+  json["timing"] = {{"search_s", answer.search_seconds},
+                    {"simulate_s", answer.simulate_seconds},
+                    {"threads", answer.threads}};
   return Dump(json);
 }
 
@@ -203,13 +239,14 @@ std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
 
 namespace {
 
-// By cause, in the degrees' short names.
+// Causes in the degrees' short names.
+constexpr std::array<const char*, kCauses> kCauseKeys = {"compute", "recompute", "tp", "cp",
+                                                         "ep",      "pipeline",  "dp", "optimizer"};
+static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
+
 Json ByCause(const std::array<Seconds, kCauses>& seconds) {
-  constexpr std::array<const char*, kCauses> kKeys = {"compute", "recompute", "tp", "cp",
-                                                      "ep",      "pipeline",  "dp", "optimizer"};
-  static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
   Json json;
-  for (std::size_t i = 0; i < kKeys.size(); ++i) json[kKeys[i]] = seconds[i].value;
+  for (std::size_t i = 0; i < kCauseKeys.size(); ++i) json[kCauseKeys[i]] = seconds[i].value;
   return json;
 }
 
@@ -256,6 +293,51 @@ Json BestName(const Comparison& comparison) {
 
 }  // namespace
 
+namespace {
+
+Json ToJson(const FullReport& r) {
+  Json contention = Json::object();
+  for (int i = 0; i < kCauses; ++i) {
+    const Contention& c = r.contention[std::size_t(i)];
+    if (c.collectives == 0) continue;
+    contention[kCauseKeys[std::size_t(i)]] = {{"collectives", c.collectives},
+                                              {"delayed", c.delayed},
+                                              {"delay_s", c.delay.value},
+                                              {"worst", c.worst}};
+  }
+  const auto links = [](const std::vector<LinkUseReport>& uses, bool kinds) {
+    Json json = Json::array();
+    for (const LinkUseReport& use : uses) {
+      Json one = {{"name", use.name}, {"bytes", use.bytes.value}, {"utilisation", use.utilisation}};
+      if (kinds) {
+        one.update(
+            {{"mean_utilisation", use.mean}, {"links", use.links}, {"busiest", use.busiest}});
+      }
+      json.push_back(std::move(one));
+    }
+    return json;
+  };
+  Json steps = Json::array();
+  for (const Seconds step : r.steps) steps.push_back(step.value);
+  return {{"folded_step_time_s", r.folded.value},
+          {"difference", r.difference()},
+          {"ranks", r.ranks},
+          {"tasks", r.tasks},
+          {"latest_rank", r.latest},
+          {"shown_member", r.shown},
+          {"seed", r.options.seed},
+          {"steps_s", std::move(steps)},
+          {"mean_s", r.mean().value},
+          {"p5_s", r.Percentile(0.05).value},
+          {"p50_s", r.Percentile(0.5).value},
+          {"p95_s", r.Percentile(0.95).value},
+          {"contention", std::move(contention)},
+          {"link_kinds", links(r.link_kinds, true)},
+          {"links", links(r.links, false)}};
+}
+
+}  // namespace
+
 std::string SimulationJson(const Job& job, const Simulation& s) {
   Json json = Results(s);
   json["micro_batches"] = s.estimate.micro_batches;
@@ -269,6 +351,7 @@ std::string SimulationJson(const Job& job, const Simulation& s) {
                              {"peak_bytes", s.step.peak[rank].value}});
   }
   json["tasks"] = s.step.graph.size();
+  if (s.full) json["full"] = ToJson(*s.full);
   json["question"] = QuestionJson(job);
   json["plan"] = ToJson(s.plan());
   json["timing"] = {{"simulate_s", s.seconds}};

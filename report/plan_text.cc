@@ -24,16 +24,32 @@ std::string SignedGiB(Bytes b) {
   return std::abs(gib) < kLeast ? "-" : fmt::format("{:+.1f} GiB", gib);
 }
 
-// Of rejected counts, the largest first; equal ones stay in order.
-template <class Reason, std::size_t kCount>
-std::vector<std::pair<Reason, std::int64_t>> Largest(const std::array<std::int64_t, kCount>& of) {
-  std::vector<std::pair<Reason, std::int64_t>> sorted;
-  for (std::size_t i = 0; i < kCount; ++i) {
-    if (of[i] > 0) sorted.emplace_back(static_cast<Reason>(i), of[i]);
+// What was rejected for which reason, the most first; equal ones stay in order.
+std::vector<std::pair<RejectionReason, std::int64_t>> Most(const SearchResult& result) {
+  std::vector<std::pair<RejectionReason, std::int64_t>> sorted;
+  for (std::size_t i = 0; i < kRejectionReasons; ++i) {
+    if (result.rejected[i] > 0) {
+      sorted.emplace_back(static_cast<RejectionReason>(i), result.rejected[i]);
+    }
   }
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return sorted;
+}
+
+std::string SignedPercent(double share) {
+  const std::string percent = Percent(std::abs(share));
+  return percent == "0.0%" ? percent : Signed(percent, share < 0);
+}
+
+// With the simulation's, where there is one.
+std::string ResultSentence(const Contender& c) {
+  std::string text = ResultSentence(c.estimate);
+  if (c.simulated) {
+    text +=
+        fmt::format("; simulated {} and {}", PerStep(c.simulated->step), GiB(c.simulated->peak));
+  }
+  return text;
 }
 
 // The modules of selective recompute speak for themselves.
@@ -58,7 +74,7 @@ std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) 
     table.Row({PerStep(e.step), GiB(e.peak), GiB(e.capacity - e.peak), BriefName(e.plan)});
   }
   std::string text =
-      Bold(Wrapped("What less memory costs: no plan is both faster and smaller than these",
+      Bold(Wrapped("What less memory costs: by the estimate no plan is both faster and smaller",
                    style.width, 0),
            style) +
       '\n' + table.Text(style, 2);
@@ -153,7 +169,7 @@ std::string ComparisonText(const Estimate& plan, const Estimate& winner, const S
 
 std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
   const Explanation& x = *answer.explanation;
-  const bool winner = !answer.plans.empty();
+  const bool winner = !answer.plans().empty();
   std::string text;
   if (!x.plan) {
     text =
@@ -161,78 +177,109 @@ std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
     text += '\n';
     if (winner) {
       text += Wrapped(fmt::format("The best plan without it is {}: {}.",
-                                  BriefName(answer.plans.front().plan),
-                                  ResultSentence(answer.plans.front())),
+                                  BriefName(answer.plans().front().estimate.plan),
+                                  ResultSentence(answer.plans().front())),
                       style.width, 0) +
               '\n';
     }
     text += '\n' + QuestionText(answer.job, style, SearchedText(answer));
     return text;
   }
+  const Estimate& plan = x.plan->estimate;
   std::string sentence;
   if (!x.fits) {
-    sentence = fmt::format("{}: does not fit; {}.", x.asked, LeastMemory(*x.plan, answer));
-  } else if (winner && x.plan->plan == answer.plans.front().plan) {
-    sentence = fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(x.plan->plan),
+    sentence = fmt::format("{}: does not fit; {}.", x.asked, LeastMemory(plan, answer));
+  } else if (winner && plan.plan == answer.plans().front().estimate.plan) {
+    sentence = fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(plan.plan),
                            ResultSentence(*x.plan));
   } else {
-    sentence = fmt::format("{}: {} at best, {}{}{}.", x.asked, BriefName(x.plan->plan),
+    sentence = fmt::format("{}: {} at best, {}{}{}.", x.asked, BriefName(plan.plan),
                            ResultSentence(*x.plan), winner ? "; " : "",
-                           winner ? LossSentence(*x.plan, answer.plans.front()) : "");
+                           winner ? LossSentence(*x.plan, answer.plans().front()) : "");
   }
   text = Bold(Wrapped(sentence, style.width, 0), style) + '\n';
   if (winner) {
-    text += Wrapped(fmt::format("The best plan is {}: {}.", BriefName(answer.plans.front().plan),
-                                ResultSentence(answer.plans.front())),
+    text += Wrapped(fmt::format("The best plan is {}: {}.",
+                                BriefName(answer.plans().front().estimate.plan),
+                                ResultSentence(answer.plans().front())),
                     style.width, 0) +
             '\n';
   }
   text += '\n' + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
-  text += winner ? ComparisonText(*x.plan, answer.plans.front(), style)
-                 : TimeText(*x.plan, style) + '\n' + MemoryText(*x.plan, style);
+  text += winner ? ComparisonText(plan, answer.plans().front().estimate, style)
+                 : TimeText(plan, style) + '\n' + MemoryText(plan, style);
   return text;
 }
 
 }  // namespace
 
-std::string PlanTable(const std::vector<Estimate>& plans, const Style& style) {
+std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   TextTable table;
   for (const char* title : {"#", "tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs"}) {
     table.Column(title, Align::kRight, 1);
   }
-  for (const char* title :
-       {"zero", "step", "tok/s/GPU", "TFLOP/s", "MFU", "HFU", "GiB", "slower"}) {
+  for (const char* title : {"zero", "simulated", "slower", "estimate", "off", "tok/s/GPU",
+                            "TFLOP/s", "MFU", "HFU", "GiB"}) {
     table.Column(title);
   }
   table.Column("recompute", Align::kLeft);
   bool any_ulysses = false;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const Estimate& e = plans[i];
+    const Estimate& e = plans[i].estimate;
     const ParallelConfig& p = e.plan;
     std::string cp = std::to_string(p.context);
     const bool ulysses = p.context > 1 && p.context_kind == ContextParallelKind::kUlysses;
     if (ulysses) cp += 'u';
     any_ulysses = any_ulysses || ulysses;
-    const double behind = e.step / plans.front().step - 1;
+    const double behind = plans[i].step() / plans.front().step() - 1;
+    const bool simulated = plans[i].simulated.has_value();
     table.Row(
-        {std::to_string(i + 1), std::to_string(p.tensor), p.sequence_parallel ? "on" : "-", cp,
-         std::to_string(p.pipeline), std::to_string(p.virtual_stages), std::to_string(p.data),
-         std::to_string(p.expert), std::to_string(p.expert_tensor),
+        {std::to_string(i + 1),
+         std::to_string(p.tensor),
+         p.sequence_parallel ? "on" : "-",
+         cp,
+         std::to_string(p.pipeline),
+         std::to_string(p.virtual_stages),
+         std::to_string(p.data),
+         std::to_string(p.expert),
+         std::to_string(p.expert_tensor),
          std::to_string(p.micro_batch_size),
          p.zero_shard > 0 ? fmt::format("{}/{}", p.zero, p.zero_shard) : std::to_string(p.zero),
-         PerStep(e.step), FormatRate(e.tokens_per_second_per_gpu),
-         fmt::format("{:.0f}", e.model_flops_per_gpu.value / 1e12), Percent(e.mfu), Percent(e.hfu),
-         fmt::format("{:.1f}", e.peak.value / kGiB), i == 0 ? "" : "+" + Percent(behind),
+         simulated ? PerStep(plans[i].simulated->step) : "-",
+         i == 0 ? "" : SignedPercent(behind),
+         PerStep(e.step),
+         simulated ? SignedPercent(plans[i].difference()) : "-",
+         FormatRate(e.tokens_per_second_per_gpu),
+         fmt::format("{:.0f}", e.model_flops_per_gpu.value / 1e12),
+         Percent(e.mfu),
+         Percent(e.hfu),
+         fmt::format("{:.1f}", e.peak.value / kGiB),
          RecomputeCell(p.recompute)});
   }
   for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
-  table.DropIfAll("sp", "-");
+  for (const char* title : {"sp", "simulated", "off"}) table.DropIfAll(title, "-");
   table.DropIfAll("recompute", "none");
-  for (const char* title : {"HFU", "TFLOP/s", "slower", "MFU", "tok/s/GPU"}) {
+  for (const char* title : {"HFU", "TFLOP/s", "MFU", "tok/s/GPU", "off", "slower"}) {
     table.DropIfWide(title, style);
+  }
+  if (std::any_of(plans.begin(), plans.end(), [](const Contender& c) { return c.simulated; })) {
+    table.DropIfWide("estimate", style);
   }
   return table.Text(style) +
          (any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n" : "");
+}
+
+std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {
+  const auto count = [&](MemoryItem item) {
+    return result.out_of_memory[static_cast<std::size_t>(item)].count;
+  };
+  std::vector<MemoryItem> items;
+  for (int i = 0; i < kMemoryItems; ++i) {
+    if (count(static_cast<MemoryItem>(i)) > 0) items.push_back(static_cast<MemoryItem>(i));
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [&](MemoryItem a, MemoryItem b) { return count(a) > count(b); });
+  return items;
 }
 
 std::string RejectionText(const SearchResult& result, const Style& style) {
@@ -242,24 +289,71 @@ std::string RejectionText(const SearchResult& result, const Style& style) {
   TextTable table;
   table.Column("", Align::kRight);
   table.Column("", Align::kLeft);
-  for (const auto& [reason, count] : Largest<RejectionReason>(result.rejected)) {
-    std::string what(Name(reason));
-    if (reason == RejectionReason::kOutOfMemory) {
-      std::string items;
-      for (const auto& [item, of_item] : Largest<MemoryItem>(result.out_of_memory)) {
-        items +=
-            fmt::format("{}{} {}", items.empty() ? "" : ", ", FormatInteger(of_item), Name(item));
-      }
-      if (!items.empty()) what += fmt::format(" (largest item: {})", items);
+  for (const auto& [reason, count] : Most(result)) {
+    if (reason != RejectionReason::kOutOfMemory) {
+      table.Row({FormatInteger(count), std::string(Name(reason))});
+      continue;
     }
-    table.Row({FormatInteger(count), what});
+    table.Row({FormatInteger(count), "out of memory; most of the fullest stage is"});
+    for (MemoryItem item : OutOfMemoryItems(result)) {
+      const OutOfMemory& of_item = result.out_of_memory[static_cast<std::size_t>(item)];
+      std::string what = fmt::format("  {:>{}}  {}", FormatInteger(of_item.count),
+                                     FormatInteger(count).size(), Name(item));
+      if (of_item.nearest) {
+        what += fmt::format(" (nearest: {} over on stage {}, {})",
+                            GiB(of_item.nearest->peak - result.memory_limit), of_item.stage,
+                            BriefName(of_item.nearest->plan));
+      }
+      table.Row({"", what});
+    }
   }
   if (table.rows() == 0) return text + "  nothing\n";
   return text + table.Text(style, 2);
 }
 
-std::string LossSentence(const Estimate& plan, const Estimate& winner) {
+std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
+  const Contenders& all = answer.contenders;
+  if (all.simulated == 0) return {};
+  std::vector<std::string> lines;
+  lines.push_back(
+      all.simulated == 1
+          ? fmt::format("The estimate is {} off the simulation.", Percent(all.largest_difference))
+          : fmt::format("Ranked by simulated step, of the {} fastest by the estimate; it is {} off "
+                        "at the median and {} at most.",
+                        all.simulated, Percent(all.median_difference),
+                        Percent(all.largest_difference)));
+  const auto unsimulated = [](const Contender& c) { return !c.simulated; };
+  if (std::any_of(all.plans.begin(), all.plans.end(), unsimulated)) {
+    lines.push_back("Without a simulated step: too many tasks; ranked by the estimate.");
+  }
+  if (all.none_fits_simulated) {
+    lines.push_back(
+        fmt::format("By the simulation none leaves the margin free: the best holds {} of {}.",
+                    GiB(all.plans.front().peak()), GiB(answer.result.memory_limit)));
+  }
+  for (const Contender& c : all.left_out) {
+    lines.push_back(
+        fmt::format("Left out: {} would take {}, and fits by the estimate, but the "
+                    "simulation holds {}, {} too much.",
+                    BriefName(c.estimate.plan), PerStep(c.step()), GiB(c.peak()),
+                    GiB(c.peak() - answer.result.memory_limit)));
+  }
+  std::string text;
+  for (const std::string& line : lines) text += Wrapped(line, style.width, 2) + '\n';
+  return text;
+}
+
+std::string LossSentence(const Contender& contender, const Contender& best) {
+  const Estimate &plan = contender.estimate, &winner = best.estimate;
   const Seconds loss = plan.step - winner.step;
+  const Seconds simulated_loss = contender.step() - best.step();
+  // The estimate's items add up to its own difference: where that is a gain they explain nothing.
+  if (loss <= Seconds(0)) {
+    return fmt::format("by the estimate it gains {} on the best plan, by the simulation it {} {}",
+                       FormatSeconds(Seconds(-loss.value)),
+                       simulated_loss < Seconds(0) ? "gains" : "loses",
+                       FormatSeconds(Seconds(std::abs(simulated_loss.value))));
+  }
   std::vector<std::pair<Seconds, TimeItem>> causes;
   for (int i = 0; i < kTimeItems; ++i) {
     const auto item = static_cast<TimeItem>(i);
@@ -288,33 +382,33 @@ std::string LossSentence(const Estimate& plan, const Estimate& winner) {
 }
 
 std::string Reason(const PlanAnswer& answer) {
-  if (!answer.plans.empty()) return "";
+  if (!answer.plans().empty()) return "";
   return answer.nearest_miss ? LeastMemory(*answer.nearest_miss, answer) : answer.why_not;
 }
 
 std::string Reason(const Explanation& x, const PlanAnswer& answer) {
   if (x.fits) return "";
-  return x.plan ? LeastMemory(*x.plan, answer) : x.why_not;
+  return x.plan ? LeastMemory(x.plan->estimate, answer) : x.why_not;
 }
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
   if (answer.explanation) return ExplanationText(answer, style);
-  if (answer.plans.empty()) return NoPlanText(answer, style);
-  const Estimate& best = answer.plans.front();
-  std::string text =
-      Bold(Wrapped(fmt::format("Best: {}: {}.", BriefName(best.plan), ResultSentence(best)),
-                   style.width, 0),
-           style) +
-      "\n\n" + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  if (answer.plans().empty()) return NoPlanText(answer, style);
+  const Estimate& best = answer.plans().front().estimate;
+  std::string text = Bold(Wrapped(fmt::format("Best: {}: {}.", BriefName(best.plan),
+                                              ResultSentence(answer.plans().front())),
+                                  style.width, 0),
+                          style) +
+                     "\n\n" + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
   const std::string title =
-      answer.plans.size() == 1
+      answer.plans().size() == 1
           ? std::string("The fastest layout")
           : fmt::format(
                 "The {} fastest layouts, each with its best schedule, ZeRO stage and "
                 "recomputation",
-                answer.plans.size());
-  text +=
-      Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans, style) + '\n';
+                answer.plans().size());
+  text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
+          SimulatedText(answer, style) + '\n';
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job.model, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);

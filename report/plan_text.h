@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "report/answers.h"
 #include "report/text.h"
@@ -18,10 +19,16 @@ std::string Reason(const PlanAnswer& answer);
 // Why what --explain asks about does not fit or cannot be; empty where it does.
 std::string Reason(const Explanation& explanation, const PlanAnswer& answer);
 
+// In which items plans were too large, the most frequent first.
+std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result);
+
 // The parts, for tests.
-std::string PlanTable(const std::vector<Estimate>& plans, const Style& style);
+std::string PlanTable(const std::vector<Contender>& plans, const Style& style);
+// How far estimates and simulations are apart, and which plans were left out; empty where nothing
+// was simulated.
+std::string SimulatedText(const PlanAnswer& answer, const Style& style);
 std::string RejectionText(const SearchResult& result, const Style& style);
 // What `plan` loses to `winner`, in one sentence that names the largest causes.
-std::string LossSentence(const Estimate& plan, const Estimate& winner);
+std::string LossSentence(const Contender& plan, const Contender& winner);
 
 }  // namespace millwright

@@ -10,6 +10,7 @@
 
 #include "core/unit_text.h"
 #include "report/estimate_text.h"
+#include "report/full_text.h"
 #include "report/pass_spans.h"
 #include "report/schedule_text.h"
 
@@ -168,14 +169,23 @@ std::string SimulationText(const Job& job, const Simulation& s, const Style& sty
   table.Column("", Align::kLeft);
   table.Row({"Plan", PlanLine(s)});
   const std::int64_t alike = job.cluster.gpus() / s.plan().pipeline;
-  table.Row(
-      {"Simulated", fmt::format("{} on {}, {}standing for {}",
-                                Counted(std::int64_t(s.step.graph.size()), "task"),
-                                Counted(s.plan().pipeline, "pipeline rank"),
-                                s.plan().pipeline == 1 ? "" : "each ", Counted(alike, "GPU"))});
+  const std::string on = fmt::format("{} on {}", Counted(std::int64_t(s.step.graph.size()), "task"),
+                                     Counted(s.plan().pipeline, "pipeline rank"));
+  if (s.full) {
+    table.Row({"Simulated",
+               fmt::format("{}, for each of {} GPUs at a place in the pipeline; below: GPU {} and "
+                           "those at its place in the other stages",
+                           on, FormatInteger(alike), s.full->latest)});
+  } else {
+    table.Row(
+        {"Simulated", fmt::format("{}, {}standing for {}", on,
+                                  s.plan().pipeline == 1 ? "" : "each ", Counted(alike, "GPU"))});
+  }
   table.Row({"Bubble",
              fmt::format("{} of the step, on average over the ranks", Percent(s.bubble_share()))});
-  text += table.Text(style) + '\n' + RankTable(s, style);
+  text += table.Text(style) + '\n';
+  if (s.full) text += FullReportText(*s.full, style) + '\n';
+  text += RankTable(s, style);
   if (const std::string gantt = SimulatedGantt(s, style); !gantt.empty()) text += '\n' + gantt;
   return text;
 }
@@ -207,7 +217,24 @@ std::string Reasons(const Comparison& comparison, const Style& style) {
 
 std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
 
-// "Fastest of 6: ..." in one sentence.
+std::string Slower(const Comparison& comparison, const Simulation& s) {
+  const double share =
+      s.step.step() / comparison.rows[comparison.best()].simulation->step.step() - 1;
+  if (share == 0) return {};
+  return Signed(Percent(std::abs(share)), share < 0);
+}
+
+TextTable AsText(const ComparisonTable& table) {
+  TextTable text;
+  for (std::size_t i = 0; i < table.titles.size(); ++i) {
+    text.Column(table.titles[i], i == 0 ? Align::kLeft : Align::kRight);
+  }
+  for (const auto& row : table.rows) text.Row(row);
+  return text;
+}
+
+}  // namespace
+
 std::string BestSentence(const Comparison& comparison, std::string_view noun) {
   const std::size_t best = comparison.best();
   if (best == comparison.rows.size()) return fmt::format("No {} can be simulated.", noun);
@@ -221,14 +248,39 @@ std::string BestSentence(const Comparison& comparison, std::string_view noun) {
                      GiB(row.simulation->estimate.capacity));
 }
 
-std::string Slower(const Comparison& comparison, const Simulation& s) {
-  const double share =
-      s.step.step() / comparison.rows[comparison.best()].simulation->step.step() - 1;
-  if (share == 0) return {};
-  return Signed(Percent(std::abs(share)), share < 0);
+ComparisonTable ScheduleTable(const Comparison& comparison) {
+  ComparisonTable table{
+      .titles = {"Schedule", "step", "slower", "tok/s/GPU", "MFU", "bubble", "peak GiB", "fits"}};
+  for (const ComparedPlan& row : comparison.rows) {
+    if (!row.simulation) {
+      table.rows.push_back({row.name, "-", "", "", "", "", "", "-"});
+      continue;
+    }
+    const Simulation& s = *row.simulation;
+    table.rows.push_back({row.name, PerStep(s.step.step()), Slower(comparison, s),
+                          FormatRate(s.tokens_per_second_per_gpu()), Percent(s.mfu()),
+                          Percent(s.bubble_share()), Figure(s.peak()), YesNo(s.fits())});
+  }
+  return table;
 }
 
-}  // namespace
+ComparisonTable JobTable(const Comparison& comparison) {
+  ComparisonTable table{.titles = {"Job", "GPUs", "estimate", "simulated", "slower", "tok/s/GPU",
+                                   "MFU", "bubble", "peak GiB", "fits"}};
+  for (const ComparedPlan& row : comparison.rows) {
+    const std::string gpus = FormatInteger(row.gpus);
+    if (!row.simulation) {
+      table.rows.push_back({row.name, gpus, "", "-", "", "", "", "", "", "-"});
+      continue;
+    }
+    const Simulation& s = *row.simulation;
+    table.rows.push_back({row.name, gpus, PerStep(s.estimate.step), PerStep(s.step.step()),
+                          Slower(comparison, s), FormatRate(s.tokens_per_second_per_gpu()),
+                          Percent(s.mfu()), Percent(s.bubble_share()), Figure(s.peak()),
+                          YesNo(s.fits())});
+  }
+  return table;
+}
 
 std::string ScheduleComparisonText(const Job& job, const Comparison& comparison,
                                    const Style& style) {
@@ -240,48 +292,19 @@ std::string ScheduleComparisonText(const Job& job, const Comparison& comparison,
   plan.Column("", Align::kLeft);
   plan.Row({"Plan", BriefName(job.parallel)});
   text += plan.Text(style) + '\n';
-  TextTable table;
-  table.Column("Schedule", Align::kLeft);
-  for (const char* title : {"step", "slower", "tok/s/GPU", "MFU", "bubble", "peak GiB", "fits"}) {
-    table.Column(title);
-  }
-  for (const ComparedPlan& row : comparison.rows) {
-    if (!row.simulation) {
-      table.Row({row.name, "-", "", "", "", "", "", "-"});
-      continue;
-    }
-    const Simulation& s = *row.simulation;
-    table.Row({row.name, PerStep(s.step.step()), Slower(comparison, s),
-               FormatRate(s.tokens_per_second_per_gpu()), Percent(s.mfu()),
-               Percent(s.bubble_share()), Figure(s.peak()), YesNo(s.fits())});
-  }
-  return text + table.Text(style) + Reasons(comparison, style);
+  return text + AsText(ScheduleTable(comparison)).Text(style) + Reasons(comparison, style);
 }
 
 std::string JobComparisonText(const Comparison& comparison, const Style& style) {
   std::string text = Bold(Wrapped(BestSentence(comparison, "job"), style.width, 0), style) + "\n\n";
-  TextTable table;
-  table.Column("Job", Align::kLeft);
-  for (const char* title : {"GPUs", "estimate", "simulated", "slower", "tok/s/GPU", "MFU", "bubble",
-                            "peak GiB", "fits"}) {
-    table.Column(title);
-  }
   TextTable plans;
   plans.Column("Job", Align::kLeft);
   plans.Column("plan", Align::kLeft);
   for (const ComparedPlan& row : comparison.rows) {
     plans.Row({row.name, BriefName(row.plan)});
-    const std::string gpus = FormatInteger(row.gpus);
-    if (!row.simulation) {
-      table.Row({row.name, gpus, "", "-", "", "", "", "", "", "-"});
-      continue;
-    }
-    const Simulation& s = *row.simulation;
-    table.Row({row.name, gpus, PerStep(s.estimate.step), PerStep(s.step.step()),
-               Slower(comparison, s), FormatRate(s.tokens_per_second_per_gpu()), Percent(s.mfu()),
-               Percent(s.bubble_share()), Figure(s.peak()), YesNo(s.fits())});
   }
-  return text + table.Text(style) + '\n' + plans.Text(style) + Reasons(comparison, style);
+  return text + AsText(JobTable(comparison)).Text(style) + '\n' + plans.Text(style) +
+         Reasons(comparison, style);
 }
 
 }  // namespace millwright

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "planner/feasibility.h"
 #include "planner/job.h"
@@ -26,6 +28,16 @@ std::string SimulationText(const Job& job, const Simulation& simulation, const S
 
 // A plan that is rejected before it is simulated.
 std::string CannotRunText(const Job& job, const Rejection& rejection, const Style& style);
+
+// A comparison's rows as they are shown; what cannot be simulated has its reason elsewhere.
+struct ComparisonTable {
+  std::vector<std::string> titles;  // the first column is left-aligned
+  std::vector<std::vector<std::string>> rows;
+};
+ComparisonTable ScheduleTable(const Comparison& comparison);
+ComparisonTable JobTable(const Comparison& comparison);
+// "Fastest schedule that fits is zb-h1: ..."; `noun` is what is compared.
+std::string BestSentence(const Comparison& comparison, std::string_view noun);
 
 // `millwright compare`: schedules of one job, and jobs.
 std::string ScheduleComparisonText(const Job& job, const Comparison& comparison,

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "planner/estimator.h"
+#include "planner/full_step.h"
 #include "planner/job.h"
 #include "planner/step_spec.h"
+#include "report/step_picture.h"
 
 namespace millwright {
 
@@ -21,7 +23,8 @@ struct Simulation {
   Estimate estimate;
   std::string estimated_schedule;
   SimulatedStep step;
-  double seconds = 0;  // wall time, the only part that differs between runs
+  std::optional<FullReport> full;  // with every rank; `step` shows those of `full->shown`
+  double seconds = 0;              // wall time, the only part that differs between runs
 
   const ParallelConfig& plan() const { return estimate.plan; }
   bool estimate_is_of_it() const { return estimated_schedule == schedule; }
@@ -44,6 +47,7 @@ struct ComparedPlan {
   std::int64_t gpus = 0;
   std::optional<Simulation> simulation;
   std::string why_not;  // where there is none
+  StepPicture picture;  // where it is to be drawn
   bool fits() const { return simulation && simulation->fits(); }
 };
 

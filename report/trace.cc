@@ -51,6 +51,7 @@ class TraceWriter {
     Passes(rank, passes);
     for (int s = 0; s < kStreams; ++s) Tasks(rank, static_cast<Stream>(s));
     Memory(rank);
+    LinkLoad(rank);
   }
 
   void End() { out_.Write("\n]}\n"); }
@@ -128,39 +129,66 @@ class TraceWriter {
     }
   }
 
-  void Memory(int rank) {
-    struct Change {
-      std::int64_t at;
-      double bytes;
+  // A value that tasks raise and lower.
+  struct Change {
+    std::int64_t at;
+    double by;
+  };
+  void Counter(int rank, const char* name, const char* unit, double base,
+               std::vector<Change> changes) {
+    std::stable_sort(changes.begin(), changes.end(),
+                     [](const Change& a, const Change& b) { return a.at < b.at; });
+    const auto count = [&](std::int64_t at, double value) {
+      Event(R"("ph": "C", "name": "{}", "pid": {}, "ts": {}, "args": {{"{}": {:.6g}}})", name, rank,
+            Microseconds(at), unit, value);
     };
+    double value = base;
+    if (changes.empty() || changes.front().at > 0) count(0, value);
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      value += changes[i].by;
+      const bool last_of_moment = i + 1 == changes.size() || changes[i + 1].at > changes[i].at;
+      if (last_of_moment) count(changes[i].at, value);
+    }
+    // Else the viewer draws no end of the last value.
+    count(Nanoseconds(step_.step()), value);
+  }
+
+  void Memory(int rank) {
     std::vector<Change> changes;
     for (int s = 0; s < kStreams; ++s) {
       for (TaskId id : step_.graph.program(rank, static_cast<Stream>(s))) {
         const Task& task = step_.graph.task(id);
         if (task.taken.value > 0) {
-          changes.push_back({Nanoseconds(step_.timeline.start[id]), task.taken.value});
+          changes.push_back({Nanoseconds(step_.timeline.start[id]), task.taken.value / kGiB});
         }
         if (task.given_back.value > 0) {
-          changes.push_back({Nanoseconds(step_.timeline.end[id]), -task.given_back.value});
+          changes.push_back({Nanoseconds(step_.timeline.end[id]), -task.given_back.value / kGiB});
         }
       }
     }
-    std::stable_sort(changes.begin(), changes.end(),
-                     [](const Change& a, const Change& b) { return a.at < b.at; });
-    const double fixed = step_.fixed[std::size_t(rank)].value;
-    const auto count = [&](std::int64_t at, double held) {
-      Event(R"("ph": "C", "name": "memory in use", "pid": {}, "ts": {}, "args": {{"GiB": {:.6g}}})",
-            rank, Microseconds(at), (fixed + held) / kGiB);
-    };
-    double held = 0;
-    if (changes.empty() || changes.front().at > 0) count(0, 0);
-    for (std::size_t i = 0; i < changes.size(); ++i) {
-      held += changes[i].bytes;
-      const bool last_of_moment = i + 1 == changes.size() || changes[i + 1].at > changes[i].at;
-      if (last_of_moment) count(changes[i].at, held);
+    Counter(rank, "memory in use", "GiB", step_.fixed[std::size_t(rank)].value / kGiB,
+            std::move(changes));
+  }
+
+  // What the rank's communication puts on its links, each spread over the time it takes.
+  void LinkLoad(int rank) {
+    std::vector<Change> changes;
+    for (int s = 0; s < kStreams; ++s) {
+      for (TaskId id : step_.graph.program(rank, static_cast<Stream>(s))) {
+        const std::uint16_t communication = step_.graph.task(id).communication;
+        if (communication == kNoCommunication) continue;
+        const Communication& c = step_.graph.communications()[communication];
+        const std::int64_t start = Nanoseconds(step_.timeline.start[id]);
+        const std::int64_t end = Nanoseconds(step_.timeline.end[id]);
+        if (end == start) continue;
+        // Bytes a nanosecond are GB/s.
+        const double rate =
+            RingBytesSentFactor(c.kind, c.ranks) * c.payload.value / double(end - start);
+        changes.push_back({start, rate});
+        changes.push_back({end, -rate});
+      }
     }
-    // Else the viewer draws no end of the last value.
-    count(Nanoseconds(step_.step()), held);
+    if (!changes.empty()) Counter(rank, "sent over links", "GB/s", 0, std::move(changes));
   }
 
   const SimulatedStep& step_;

@@ -20,6 +20,21 @@ constexpr int kEndBits = 20;
 constexpr std::int64_t kEndMask = (std::int64_t{1} << kEndBits) - 1;
 static_assert(2 * std::int64_t{kMaxGpus} <= kEndMask);
 
+// Of the bandwidth of its links, what a collective has in its price.
+double AchievedShare(CollectiveKind kind, CollectiveAlgorithm priced, bool fabric,
+                     const PathProfile& p, const CollectiveCalibration& c) {
+  const bool nvls =
+      priced == CollectiveAlgorithm::kNvls || priced == CollectiveAlgorithm::kNvlsTree;
+  const bool tree =
+      priced == CollectiveAlgorithm::kTree || priced == CollectiveAlgorithm::kNvlsTree;
+  if (fabric) return c.fabric_efficiency * (tree ? c.tree_efficiency : 1);
+  if (kind == CollectiveKind::kAllToAll) return c.all_to_all_efficiency;
+  // The calibration counts 2 (n - 1) / n bytes for a byte of payload, where 1 + 1 / n pass.
+  const double n = p.max_ranks_per_domain;
+  if (nvls) return std::min(1.0, c.nvls_efficiency * (n + 1) / (2 * (n - 1)));
+  return c.domain_efficiency * (tree ? c.tree_efficiency : 1);
+}
+
 // An uneven all-to-all is priced as an even one in which all are as busy as the busiest.
 Bytes PricedPayload(const CollectiveCall& call, int ranks) {
   if (call.loads.empty()) return call.payload;
@@ -64,6 +79,7 @@ Seconds LeastTime(CollectiveKind kind, Bytes payload, const PathProfile& p) {
 
 Seconds PriceOf(const CollectiveCall& call, const PathProfile& profile,
                 const CollectiveCalibration& calibration) {
+  if (call.price.value >= 0) return call.price;
   const Bytes payload = PricedPayload(call, profile.ranks);
   const Seconds price = CostOfCollective(call.kind, payload, profile, calibration).time;
   MILLWRIGHT_CHECK(price.value >= LeastTime(call.kind, payload, profile).value * (1 - 1e-9));
@@ -100,11 +116,15 @@ FairShareNetwork::FairShareNetwork(const Cluster& cluster, const CollectiveCalib
                                    Expansion expansion)
     : cluster_(cluster),
       calibration_(calibration),
+      no_envelope_(calibration),
       expansion_(expansion),
       routes_(cluster),
-      link_bytes_(cluster.links().size(), 0) {}
+      link_bytes_(cluster.links().size(), 0) {
+  no_envelope_.sqrt_coefficient = 0;
+}
 
 void FairShareNetwork::Slow(int link, double factor) { routes_.Slow(link, factor); }
+void FairShareNetwork::Fail(int link) { routes_.Fail(link); }
 
 int FairShareNetwork::AddGroup(std::span<const int> ranks) {
   if (!flows_) flows_ = std::make_unique<Flows>(routes_.capacity());
@@ -112,11 +132,48 @@ int FairShareNetwork::AddGroup(std::span<const int> ranks) {
                      .domain_sizes = DomainSizes(ranks, cluster_.gpus_per_domain()),
                      .profile = cluster_.Profile(ranks),
                      .footprints = {}});
+  PathProfile& profile = groups_.back().profile;
+  profile.in_switch_reduction = profile.in_switch_reduction &&
+                                std::all_of(ranks.begin(), ranks.end(),
+                                            [&](int rank) { return routes_.ReachesSwitch(rank); });
   return int(groups_.size()) - 1;
 }
 
+FairShareNetwork::Price FairShareNetwork::PriceWhenAlone(Group& group, const CollectiveCall& call) {
+  const PathProfile& p = group.profile;
+  const Seconds sound = PriceOf(call, p, calibration_);
+  const Seconds fixed = FixedPart(call, sound);
+  Price price{.time = sound, .fixed = fixed, .flowing = sound - fixed};
+  if (!routes_.disturbed() || sound.value <= 0) return price;
+  const Footprint& footprint = FootprintOf(group, call);
+  if (footprint.worn_domain == 0 && footprint.worn_fabric == 0) return price;
+  const Bytes payload = PricedPayload(call, p.ranks);
+  const auto cost = [&](double times) {
+    return CostOfCollective(call.kind, payload * times, p, no_envelope_);
+  };
+  // What a little payload costs is bandwidth alone; on one side of it NCCL may begin to use NVLS.
+  constexpr double kLittle = 1.0 / 1024;
+  const Seconds by_bandwidth =
+      std::max(cost(1 + kLittle).time - cost(1).time, cost(1).time - cost(1 - kLittle).time) /
+      kLittle;
+  const auto share = [&](bool fabric) {
+    return AchievedShare(call.kind, cost(1).algorithm, fabric, p, calibration_);
+  };
+  const Seconds worn(LaneBytes(footprint, call) * std::max(footprint.worn_domain / share(false),
+                                                           footprint.worn_fabric / share(true)));
+  const Seconds modelled = CostOfCollective(call.kind, payload, p, calibration_).time;
+  const Seconds flowing = modelled - FixedPart(call, modelled);
+  if (worn > by_bandwidth && flowing.value > 0) {
+    // As a share of what flows by the model, for a caller may have priced the call by other means.
+    const Seconds longer = price.flowing * ((worn - by_bandwidth) / flowing);
+    price.time += longer;
+    price.flowing += longer;
+  }
+  return price;
+}
+
 Seconds FairShareNetwork::Alone(const CollectiveCall& call) {
-  return PriceOf(call, groups_[std::size_t(call.group)].profile, calibration_);
+  return PriceWhenAlone(groups_[std::size_t(call.group)], call).time;
 }
 
 CollectiveAlgorithm FairShareNetwork::FootprintAlgorithm(const Group& group,
@@ -160,8 +217,20 @@ int FairShareNetwork::RouteOf(const Group& group, const TransferPlan& plan, int 
 
 FairShareNetwork::Footprint FairShareNetwork::Measure(const Group& group,
                                                       const TransferPlan& plan) {
-  Footprint footprint{.kind = plan.spec().kind, .algorithm = plan.spec().algorithm, .uses = {}};
+  const CollectiveAlgorithm algorithm = plan.spec().algorithm;
+  Footprint footprint{.kind = plan.spec().kind, .algorithm = algorithm, .uses = {}};
   std::vector<TransferPlan::Edge> edges = plan.Edges();
+  // Rings through all n members carry (n - 1) / n of a byte of payload from domain to domain, each
+  // way around; rings of one member for each of D domains (D - 1) / D.
+  if (plan.domains() > 1 && (algorithm == CollectiveAlgorithm::kHierarchical ||
+                             algorithm == CollectiveAlgorithm::kNvls)) {
+    const double n = plan.ranks(), d = plan.domains();
+    for (TransferPlan::Edge& edge : edges) {
+      const bool across = edge.from < plan.ranks() && edge.to < plan.ranks() &&
+                          plan.DomainOf(edge.from) != plan.DomainOf(edge.to);
+      if (across) edge.bytes = edge.bytes * ((n - 1) / n / ((d - 1) / d));
+    }
+  }
   std::sort(edges.begin(), edges.end(), [](const auto& a, const auto& b) {
     return std::pair(a.from, a.to) < std::pair(b.from, b.to);
   });
@@ -172,21 +241,48 @@ FairShareNetwork::Footprint FairShareNetwork::Measure(const Group& group,
     const bool same = i > 0 && edges[i - 1].from == edge.from && edges[i - 1].to == edge.to;
     pair = same ? pair + edge.bytes : edge.bytes;
     footprint.lane_bytes = std::max(footprint.lane_bytes, pair.value);
-    for (const int link : routes_.LinksOf(RouteOf(group, plan, edge.from, edge.to))) {
+    const int route = RouteOf(group, plan, edge.from, edge.to);
+    for (const int link : routes_.LinksOf(route)) {
+      if (routes_.disturbed() && (routes_.IsDetour(route) || routes_.IsSlow(link))) {
+        worn_.push_back(link);
+      }
       double& bytes = link_bytes_[std::size_t(link)];
       if (bytes == 0) footprint.uses.push_back({.link = link});
       bytes += edge.bytes.value;
     }
   }
   for (LinkUse& use : footprint.uses) {
-    use.lanes = std::exchange(link_bytes_[std::size_t(use.link)], 0) / footprint.lane_bytes;
+    use.lanes = link_bytes_[std::size_t(use.link)] / footprint.lane_bytes;
   }
+  const auto in_fabric = [&](int vertex) {
+    return cluster_.KindOf(vertex) >= VertexKind::kNic;  // and leaf, spine, core
+  };
+  for (const int link : worn_) {
+    const Link& l = cluster_.links()[std::size_t(link)];
+    double& worn =
+        in_fabric(l.from) && in_fabric(l.to) ? footprint.worn_fabric : footprint.worn_domain;
+    const double lanes = link_bytes_[std::size_t(link)] / footprint.lane_bytes;
+    worn = std::max(worn, lanes / routes_.capacity()[std::size_t(link)].value);
+  }
+  worn_.clear();
+  for (const LinkUse& use : footprint.uses) link_bytes_[std::size_t(use.link)] = 0;
   return footprint;
+}
+
+double FairShareNetwork::LaneBytes(const Footprint& footprint, const CollectiveCall& call) {
+  return footprint.lane_bytes * (call.loads.empty() ? call.payload.value : 1);
 }
 
 const FairShareNetwork::Footprint& FairShareNetwork::FootprintOf(Group& group,
                                                                  const CollectiveCall& call) {
   const CollectiveAlgorithm algorithm = FootprintAlgorithm(group, call);
+  if (!call.loads.empty()) {
+    uneven_ = Measure(group, TransferPlan({.kind = call.kind,
+                                           .algorithm = algorithm,
+                                           .domain_sizes = group.domain_sizes,
+                                           .loads = {call.loads.begin(), call.loads.end()}}));
+    return uneven_;
+  }
   for (const Footprint& known : group.footprints) {
     if (known.kind == call.kind && known.algorithm == algorithm) return known;
   }
@@ -198,9 +294,28 @@ const FairShareNetwork::Footprint& FairShareNetwork::FootprintOf(Group& group,
   return group.footprints.back();
 }
 
+Seconds FairShareNetwork::FixedPart(const CollectiveCall& call, Seconds price) const {
+  const PathProfile& profile = groups_[std::size_t(call.group)].profile;
+  return std::min(price, CostOfCollective(call.kind, kNextToNothing, profile, calibration_).time);
+}
+
+double FairShareNetwork::StretchAlone(const CollectiveCall& call) {
+  Group& group = groups_[std::size_t(call.group)];
+  const Seconds sound = PriceOf(call, group.profile, calibration_);
+  if (sound.value <= 0) return 1;
+  const Price price = PriceWhenAlone(group, call);
+  const Footprint& footprint = FootprintOf(group, call);
+  double flowing = 0;
+  for (const LinkUse& use : footprint.uses) {
+    flowing = std::max(flowing, use.lanes / CapacityOf(use.link).value);
+  }
+  flowing *= LaneBytes(footprint, call);
+  return std::max(price.time.value, price.fixed.value + flowing) / sound.value;
+}
+
 void FairShareNetwork::Start(Seconds now, const CollectiveCall& call, std::int64_t tag) {
   Group& group = groups_[std::size_t(call.group)];
-  const Seconds price = Alone(call);
+  const Price price = PriceWhenAlone(group, call);
   int id = int(calls_.size());
   if (free_calls_.empty()) {
     calls_.emplace_back();
@@ -211,31 +326,21 @@ void FairShareNetwork::Start(Seconds now, const CollectiveCall& call, std::int64
   Call& slot = calls_[std::size_t(id)];
   slot.tag = tag;
   slot.order = started_++;
-  slot.not_before = now + price;
-  if (price.value <= 0) {  // a group of one, or nothing to send
+  slot.not_before = now + price.time;
+  if (price.time.value <= 0) {  // a group of one, or nothing to send
     held_.Push(now, id);
     return;
   }
-  const bool uneven = !call.loads.empty();
-  Footprint own;
-  if (uneven) {
-    own = Measure(group, TransferPlan({.kind = call.kind,
-                                       .algorithm = FootprintAlgorithm(group, call),
-                                       .domain_sizes = group.domain_sizes,
-                                       .loads = {call.loads.begin(), call.loads.end()}}));
-  }
-  const Footprint& footprint = uneven ? own : FootprintOf(group, call);
-  const double lane_bytes = footprint.lane_bytes * (uneven ? 1 : call.payload.value);
-  const Seconds fixed = std::min(
-      price, CostOfCollective(call.kind, kNextToNothing, group.profile, calibration_).time);
-  const Seconds flowing = price - fixed;
+  const Footprint& footprint = FootprintOf(group, call);
+  const double lane_bytes = LaneBytes(footprint, call);
   if (expansion_ == Expansion::kAlways ||
       (expansion_ == Expansion::kWhereShared && flows_->InUse(footprint.uses))) {
-    Expand(now, id, call, fixed, flowing, lane_bytes);
+    Expand(now, id, call, price.fixed, price.flowing, lane_bytes);
     return;
   }
-  const BytesPerSecond cap = flowing.value > 0 ? Bytes(lane_bytes) / flowing : kUncapped;
-  flows_->Start(now, fixed, Bytes(lane_bytes), cap, footprint.uses,
+  const BytesPerSecond cap =
+      price.flowing.value > 0 ? Bytes(lane_bytes) / price.flowing : kUncapped;
+  flows_->Start(now, price.fixed, Bytes(lane_bytes), cap, footprint.uses,
                 std::int64_t(id) << (2 * kEndBits));
 }
 

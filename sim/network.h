@@ -19,9 +19,19 @@
 // the rounds) where, at its start, a link it needs is in use; kAlways, everywhere.  Never before
 // its price is a collective done.
 //
-// Footprints: NVLS as it is; across NVLink domains as hierarchical, which is how rings that leave
-// by every member's NIC load the links; direct on xGMI meshes; rings elsewhere; all-to-all by
-// rails (PXN) between NVLink domains, direct otherwise.
+// Footprints: NVLS as it is; across NVLink domains as hierarchical, with as many bytes between
+// domains as NCCL's rings have there, which leave by every member's NIC; direct on xGMI meshes;
+// rings elsewhere; all-to-all by rails (PXN) between NVLink domains, direct otherwise.
+//
+// Slow and failed links.  A collective's rate is also what its slow links, and those on its ways
+// around failed ones, give its lanes at the efficiency that software has on sound links.  Lanes
+// move together: one NIC at half speed, or carrying two rails since another failed, halves a whole
+// all-reduce over two nodes whose NICs were its limit.  That is right for NCCL's rings and trees,
+// each of which has a fixed share of the payload and waits for its slowest hop in every round (no
+// share is moved from a slow NIC to a sound one), and for an all-to-all, which ends with its
+// slowest pair.  A detour's few microseconds of latency are left out.  Without a link to the
+// NVSwitch there is no NVLS.
+//
 // Limits: fabric switches are non-blocking inside; no congestion spreading, no adaptive routing;
 // a broadcast between xGMI meshes is a ring over single links of them, slower than its price; in
 // its fixed part a collective uses no link; lanes move together, so that the part of a
@@ -55,6 +65,8 @@ struct CollectiveCall {
   Bytes payload;  // as in cost_models/collectives.h
   // All-to-all-v: bytes from x ranks + to, which then replace the payload.
   std::span<const Bytes> loads = {};
+  // What it takes alone, where the caller has priced it; negative: by the cost model.
+  Seconds price{-1};
 };
 
 class Network {
@@ -116,6 +128,9 @@ class FairShareNetwork : public Network {
 
   // A link, as in Cluster::links(), at `factor` of its bandwidth; before the first group.
   void Slow(int link, double factor);
+  // It carries nothing: routes go around it, and where none is left Alone and Start are
+  // ConfigErrors.
+  void Fail(int link);
 
   int AddGroup(std::span<const int> ranks) override;
   Seconds Alone(const CollectiveCall& call) override;
@@ -124,14 +139,29 @@ class FairShareNetwork : public Network {
   void Advance(Seconds until, std::vector<Completion>* done) override;
   std::vector<LinkLoad> Loads(Seconds elapsed) const override;
 
- private:
   // What a plan puts on links, for a payload of one byte.
   struct Footprint {
     CollectiveKind kind{};
     CollectiveAlgorithm algorithm{};
-    double lane_bytes = 0;
+    double lane_bytes = 0;  // of the fullest lane
     std::vector<LinkUse> uses;
+    // Of links that are slow or on a detour: a lane's seconds for a byte, inside domains and
+    // beyond.
+    double worn_domain = 0, worn_fabric = 0;
   };
+  struct Price {
+    Seconds time, fixed, flowing;  // the first is the sum
+  };
+  // Of an even call.  Valid until the group's next new kind of call.
+  const Footprint& UsesOf(const CollectiveCall& call) {
+    return FootprintOf(groups_[std::size_t(call.group)], call);
+  }
+  // What a call takes with its links to itself, over its price: more than 1 where links are slow,
+  // others carry more since one failed, or its own transfers meet on them.
+  double StretchAlone(const CollectiveCall& call);
+  BytesPerSecond CapacityOf(int link) const { return routes_.capacity()[std::size_t(link)]; }
+
+ private:
   struct Group {
     std::vector<int> ranks;
     std::vector<int> domain_sizes;
@@ -154,8 +184,13 @@ class FairShareNetwork : public Network {
     std::unique_ptr<Expanded> expanded;
   };
 
+  // The part of a call's price in which nothing flows yet.
+  Seconds FixedPart(const CollectiveCall& call, Seconds price) const;
   CollectiveAlgorithm FootprintAlgorithm(const Group& group, const CollectiveCall& call) const;
+  // Valid until the next call.
   const Footprint& FootprintOf(Group& group, const CollectiveCall& call);
+  static double LaneBytes(const Footprint& footprint, const CollectiveCall& call);
+  Price PriceWhenAlone(Group& group, const CollectiveCall& call);
   Footprint Measure(const Group& group, const TransferPlan& plan);
   int RouteOf(const Group& group, const TransferPlan& plan, int from, int to);
   void Expand(Seconds now, int call, const CollectiveCall& what, Seconds fixed, Seconds flowing,
@@ -164,10 +199,12 @@ class FairShareNetwork : public Network {
 
   const Cluster& cluster_;
   const CollectiveCalibration& calibration_;
+  CollectiveCalibration no_envelope_;  // the same without the square-root term
   Expansion expansion_;
   RouteTable routes_;
   std::unique_ptr<Flows> flows_;  // from the first group on
   std::vector<Group> groups_;
+  Footprint uneven_;
   std::vector<Call> calls_;
   std::vector<int> free_calls_;
   EventQueue<int> held_;  // calls whose transfers are through before their price is
@@ -177,6 +214,7 @@ class FairShareNetwork : public Network {
   std::vector<Transfer> ready_;
   std::vector<LinkUse> uses_;
   std::vector<double> link_bytes_;
+  std::vector<int> worn_;
 };
 
 }  // namespace millwright

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/routes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "core/check.h"
+#include "core/config_io.h"
 
 namespace millwright {
 namespace {
@@ -82,6 +85,31 @@ int RouteTable::SwitchOf(int rank) const { return ranks_ + rank / per_domain_; }
 void RouteTable::Slow(int link, double factor) {
   MILLWRIGHT_CHECK(factor > 0 && factor <= 1 && end_.empty());
   capacity_[std::size_t(link)] = capacity_[std::size_t(link)] * factor;
+  disturbed_ = disturbed_ || factor < 1;
+}
+
+void RouteTable::Fail(int link) {
+  MILLWRIGHT_CHECK(cluster_ != nullptr && end_.empty());
+  const auto at = std::lower_bound(failed_.begin(), failed_.end(), link);
+  if (at == failed_.end() || *at != link) failed_.insert(at, link);
+  disturbed_ = true;
+}
+
+bool RouteTable::IsSlow(int link) const {
+  return disturbed_ && cluster_ != nullptr &&
+         capacity_[std::size_t(link)] < cluster_->links()[std::size_t(link)].bandwidth;
+}
+
+bool RouteTable::IsDetour(int route) const {
+  return std::binary_search(detours_.begin(), detours_.end(), route);
+}
+
+bool RouteTable::ReachesSwitch(int rank) {
+  if (failed_.empty()) return true;
+  const auto failed = [&](int link) {
+    return std::binary_search(failed_.begin(), failed_.end(), link);
+  };
+  return !failed(LinkToSwitch(rank, true)) && !failed(LinkToSwitch(rank, false));
 }
 
 int RouteTable::Find(int from, int to) {
@@ -94,12 +122,6 @@ int RouteTable::Find(int from, int to) {
 
 int RouteTable::Add(std::uint64_t key) {
   const int from = int(key >> 32), to = int(key & 0xFFFFFFFFu);
-  // Within another domain the route in domain 0 is copied: have it first.
-  const int domain = from / per_domain_;
-  if (cluster_ != nullptr && domain > 0 && from < ranks_ && to < ranks_ &&
-      to / per_domain_ == domain) {
-    Find(from % per_domain_, to % per_domain_);
-  }
   const int route = int(end_.size());
   if (2 * end_.size() >= table_.size()) {
     std::vector<std::pair<std::uint64_t, int>> old(2 * table_.size(), {kEmpty, 0});
@@ -113,6 +135,7 @@ int RouteTable::Add(std::uint64_t key) {
   }
   const std::size_t begin = links_.size();
   Append(from, to);
+  GoAround(from, to, begin);
   double latency = 0, bandwidth = std::numeric_limits<double>::infinity();
   for (std::size_t i = begin; i < links_.size(); ++i) {
     latency += link_latency_[std::size_t(links_[i])];
@@ -152,27 +175,50 @@ void RouteTable::Append(int from, int to) {
   }
 }
 
+void RouteTable::GoAround(int from, int to, std::size_t begin) {
+  if (failed_.empty()) return;
+  const auto broken = std::find_if(
+      links_.begin() + std::ptrdiff_t(begin), links_.end(),
+      [&](int link) { return std::binary_search(failed_.begin(), failed_.end(), link); });
+  if (broken == links_.end()) return;
+  const int link = *broken;
+  links_.resize(begin);
+  if (from >= ranks_ || to >= ranks_) {
+    throw ConfigError(fmt::format("no NVLink SHARP for {}: {} is down",
+                                  cluster_->NameOf(cluster_->GpuVertex(std::min(from, to))),
+                                  cluster_->NameOfLink(link)));
+  }
+  const std::vector<int> detour = cluster_->Route(from, to, failed_);
+  links_.insert(links_.end(), detour.begin(), detour.end());
+  detours_.push_back(int(end_.size()));
+}
+
 // As in domain 0, whose links are the first.
 void RouteTable::AppendWithinDomain(int from, int to) {
-  const int domain = from < ranks_ ? from / per_domain_ : from - ranks_;
-  const auto local = [&](int endpoint) { return endpoint % per_domain_; };
-  const bool gathers = to >= ranks_, scatters = from >= ranks_;
-  std::vector<int> route;
-  if (gathers || scatters) {
-    MILLWRIGHT_CHECK(cluster_->config().domain_link == DomainLink::kNvswitch && per_domain_ > 1);
-    const int gpu = local(gathers ? from : to);
-    const int other = (gpu + 1) % per_domain_;
-    route = gathers ? cluster_->Route(gpu, other) : cluster_->Route(other, gpu);
-    MILLWRIGHT_CHECK(route.size() == 2);
-    route = {gathers ? route.front() : route.back()};
-  } else if (domain != 0) {
-    const int twin = Find(local(from), local(to));
-    const std::span<const int> links = LinksOf(twin);
-    route.assign(links.begin(), links.end());
-  } else {
-    route = cluster_->Route(from, to);
+  if (to >= ranks_ || from >= ranks_) {
+    links_.push_back(LinkToSwitch(std::min(from, to), to >= ranks_));
+    return;
   }
-  for (int link : route) links_.push_back(link + domain * links_per_domain_);
+  const int shift = from / per_domain_ * links_per_domain_;
+  for (int link : WithinFirstDomain(from % per_domain_, to % per_domain_)) {
+    links_.push_back(link + shift);
+  }
+}
+
+int RouteTable::LinkToSwitch(int rank, bool gathers) {
+  MILLWRIGHT_CHECK(cluster_->config().domain_link == DomainLink::kNvswitch && per_domain_ > 1);
+  const int gpu = rank % per_domain_;
+  const int other = (gpu + 1) % per_domain_;
+  const std::span<const int> route =
+      gathers ? WithinFirstDomain(gpu, other) : WithinFirstDomain(other, gpu);
+  MILLWRIGHT_CHECK(route.size() == 2);
+  return (gathers ? route.front() : route.back()) + rank / per_domain_ * links_per_domain_;
+}
+
+std::span<const int> RouteTable::WithinFirstDomain(int from, int to) {
+  const auto [it, fresh] = within_.try_emplace(Key(from, to));
+  if (fresh) it->second = cluster_->Route(from, to);
+  return it->second;
 }
 
 int RouteTable::LeafLink(int rank) const {

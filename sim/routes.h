@@ -6,7 +6,8 @@
 // each domain, which can add up what it is sent (NVLink SHARP).  Routes are Cluster::Route's, put
 // together from parts: the way from a GPU to its leaf and back is the same in every domain, the
 // way between two leaves depends on them and the destination's domain alone.  A route is found
-// once and kept.  Links may be slowed after that; none may fail.
+// once and kept.  A route of which a link has failed is not made of parts: Cluster::Route finds the
+// way around.
 //
 // Star() is the textbook network: one switch, each rank on a full-duplex link of its own.
 #pragma once
@@ -35,11 +36,18 @@ class RouteTable {
   int SwitchOf(int rank) const;
 
   std::span<const BytesPerSecond> capacity() const { return capacity_; }  // by link
-  // A link at `factor` of its bandwidth; before any simulation over it begins.
+  // Before the first route is asked for: a link at `factor` of its bandwidth, or not there at all.
   void Slow(int link, double factor);
+  void Fail(int link);
+  // Whether any link is not as the cluster has it.
+  bool disturbed() const { return disturbed_; }
+  bool IsSlow(int link) const;
+  // Whether a rank's links to and from its NVSwitch plane are there.
+  bool ReachesSwitch(int rank);
 
-  // Routes by number: from 0, in the order of asking.
+  // Routes by number: from 0, in the order of asking.  ConfigError where no way is left.
   int Find(int from, int to);
+  bool IsDetour(int route) const;  // around a link that has failed
   int ToOf(int route) const { return to_[std::size_t(route)]; }
   std::span<const int> LinksOf(int route) const;
   Seconds LatencyOf(int route) const { return latency_[std::size_t(route)]; }
@@ -52,6 +60,9 @@ class RouteTable {
   void Append(int from, int to);
   void AppendWithinDomain(int from, int to);
   void AppendBetweenDomains(int from, int to);
+  void GoAround(int from, int to, std::size_t begin);
+  int LinkToSwitch(int rank, bool gathers);
+  std::span<const int> WithinFirstDomain(int from, int to);
   void Learn();
   int LeafLink(int rank) const;  // the link from the leaf down to the rank's NIC
 
@@ -60,6 +71,8 @@ class RouteTable {
   int links_per_domain_ = 0, vertices_per_domain_ = 0;
   std::vector<BytesPerSecond> capacity_;
   std::vector<double> link_latency_;
+  std::vector<int> failed_;  // in increasing order
+  bool disturbed_ = false;
 
   // By GPU of domain 0; empty where routes cannot be put together from parts.
   std::vector<std::vector<int>> up_;    // to the leaf
@@ -67,6 +80,7 @@ class RouteTable {
   std::vector<int> to_nic_;             // by NIC vertex: the link from its leaf
   // Between leaves, for a destination's domain; first < 0: not in parts.
   std::unordered_map<std::uint64_t, std::vector<int>> middle_;
+  std::unordered_map<std::uint64_t, std::vector<int>> within_;  // domain 0, all links sound
 
   // Found routes: an open hash of pairs, and their links one after the other.
   std::vector<std::pair<std::uint64_t, int>> table_;
@@ -75,6 +89,7 @@ class RouteTable {
   std::vector<int> to_;
   std::vector<Seconds> latency_;
   std::vector<BytesPerSecond> bandwidth_;
+  std::vector<int> detours_;  // in increasing order
 };
 
 }  // namespace millwright

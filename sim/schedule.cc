@@ -15,22 +15,6 @@
 namespace millwright {
 namespace {
 
-constexpr EnumName<ScheduleKind> kScheduleKindNames[] = {
-    {ScheduleKind::kGpipe, "gpipe"},
-    {ScheduleKind::k1F1B, "1f1b"},
-    {ScheduleKind::kInterleaved, "interleaved"},
-    {ScheduleKind::kZbH1, "zb-h1"},
-    {ScheduleKind::kZbH2, "zb-h2"},
-    {ScheduleKind::kZbV, "zb-v"},
-    {ScheduleKind::kVHalf, "v-half"},
-    {ScheduleKind::kVMin, "v-min"},
-    {ScheduleKind::kVZb, "v-zb"},
-    {ScheduleKind::kDualPipe, "dualpipe"},
-    {ScheduleKind::kDualPipeV, "dualpipe-v"},
-    {ScheduleKind::kBreadthFirst, "bfs"},
-    {ScheduleKind::kForwardOnly, "forward-only"},
-};
-
 // Chunks of a rank: what the schedule needs, or 0 where one chooses.
 int OwnChunks(ScheduleKind kind) {
   switch (kind) {
@@ -54,11 +38,6 @@ int OwnChunks(ScheduleKind kind) {
   MILLWRIGHT_CHECK(false);
 }
 
-int Chunks(const ScheduleChoice& choice) {
-  const int own = OwnChunks(choice.kind);
-  return own == 0 ? choice.virtual_stages : own;
-}
-
 int Directions(ScheduleKind kind) { return kind == ScheduleKind::kDualPipe ? 2 : 1; }
 
 // Appends passes to one rank's order; a rank of a V or of DualPipe has two stages.
@@ -80,7 +59,7 @@ class OrderWriter {
 // Schedules in which chunk k of rank r is stage k p + r, and backward is one pass: all go through
 // the same table of (micro-batch, chunk), and differ in how far forward runs ahead of backward.
 void FillLooped(const ScheduleChoice& choice, PipelineSchedule& schedule) {
-  const int p = choice.pipeline, m = choice.micro_batches, v = Chunks(choice);
+  const int p = choice.pipeline, m = choice.micro_batches, v = ChunksOfRank(choice);
   int group = m;
   if (choice.kind == ScheduleKind::kInterleaved) group = choice.group;
   if (choice.kind == ScheduleKind::kInterleaved && group == 0) group = GroupSize(p, m);
@@ -250,13 +229,11 @@ std::string Got(int number) { return fmt::format(", got {}", number); }
 
 }  // namespace
 
-std::span<const EnumName<ScheduleKind>> ScheduleKindNames() { return kScheduleKindNames; }
+bool ChoosesChunks(ScheduleKind kind) { return OwnChunks(kind) == 0; }
 
-std::string_view NameOf(ScheduleKind kind) {
-  const auto* found = std::find_if(std::begin(kScheduleKindNames), std::end(kScheduleKindNames),
-                                   [&](const auto& name) { return name.value == kind; });
-  MILLWRIGHT_CHECK(found != std::end(kScheduleKindNames));
-  return found->name;
+int ChunksOfRank(const ScheduleChoice& choice) {
+  const int own = OwnChunks(choice.kind);
+  return own == 0 ? choice.virtual_stages : own;
 }
 
 std::size_t PipelineSchedule::passes() const {
@@ -272,7 +249,7 @@ ScheduleChoice ParseScheduleChoice(std::string_view text) {
   std::vector<std::string_view> names;
   ScheduleChoice choice;
   bool found = false;
-  for (const auto& known : kScheduleKindNames) {
+  for (const auto& known : ScheduleKindNames()) {
     names.push_back(known.name);
     if (known.name != name) continue;
     choice.kind = known.value;
@@ -361,7 +338,7 @@ std::vector<std::string> Unmet(const ScheduleChoice& choice) {
       break;
   }
 
-  const std::int64_t stages = std::int64_t{Directions(choice.kind)} * p * Chunks(choice);
+  const std::int64_t stages = std::int64_t{Directions(choice.kind)} * p * ChunksOfRank(choice);
   // F, B and W of each: what a schedule has at most.
   const double passes = 3.0 * double(stages) * m / Directions(choice.kind);
   if (stages > kMostStages) {
@@ -384,9 +361,9 @@ PipelineSchedule BuildSchedule(const ScheduleChoice& choice) {
                             .pipeline = p,
                             .micro_batches = choice.micro_batches,
                             .directions = Directions(choice.kind),
-                            .chunk_cost_divisor = Chunks(choice),
+                            .chunk_cost_divisor = ChunksOfRank(choice),
                             .forward_only = choice.kind == ScheduleKind::kForwardOnly};
-  const int stages = schedule.directions * p * Chunks(choice);
+  const int stages = schedule.directions * p * ChunksOfRank(choice);
   const bool folded = OwnChunks(choice.kind) == 2 || schedule.directions == 2;
   for (int s = 0; s < stages; ++s) {
     schedule.rank_of_stage.push_back(folded && s >= p ? 2 * p - 1 - s : s % p);

@@ -33,7 +33,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/config_io.h"
+#include "core/parallel.h"
 
 namespace millwright {
 
@@ -49,23 +49,8 @@ struct Pass {
   bool operator==(const Pass&) const = default;
 };
 
-enum class ScheduleKind {
-  kGpipe,
-  k1F1B,
-  kInterleaved,
-  kZbH1,
-  kZbH2,
-  kZbV,
-  kVHalf,
-  kVMin,
-  kVZb,
-  kDualPipe,
-  kDualPipeV,
-  kBreadthFirst,
-  kForwardOnly,
-};
-std::span<const EnumName<ScheduleKind>> ScheduleKindNames();
-std::string_view NameOf(ScheduleKind kind);
+// Whether one chooses a rank's chunks, rather than the schedule.
+bool ChoosesChunks(ScheduleKind kind);
 
 // What to build.
 struct ScheduleChoice {
@@ -76,6 +61,9 @@ struct ScheduleChoice {
   int group = 0;           // interleaved: micro-batches in a row through one chunk; 0: GroupSize()
   bool operator==(const ScheduleChoice&) const = default;
 };
+
+// Stages of one copy of the model that a rank holds.
+int ChunksOfRank(const ScheduleChoice& choice);
 
 struct PipelineSchedule {
   std::string name;

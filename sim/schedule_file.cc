@@ -390,6 +390,19 @@ bool NamesScheduleFile(std::string_view name) {
          (name.size() > kSuffix.size() && name.ends_with(kSuffix));
 }
 
+void CheckSizes(const PipelineSchedule& schedule, int pipeline, int micro_batches) {
+  Mistakes mistakes(schedule.file);
+  if (pipeline != 0 && pipeline != schedule.pipeline) {
+    mistakes.Add("", fmt::format("has {} pipeline ranks, and {} were asked for", schedule.pipeline,
+                                 pipeline));
+  }
+  if (micro_batches != 0 && micro_batches != schedule.micro_batches) {
+    mistakes.Add("", fmt::format("has {} micro-batches, and {} were asked for",
+                                 schedule.micro_batches, micro_batches));
+  }
+  mistakes.ThrowIfAny();
+}
+
 PipelineSchedule LoadSchedule(const std::string& name, const ScheduleChoice& sizes) {
   if (!NamesScheduleFile(name)) {
     ScheduleChoice choice = sizes;
@@ -399,16 +412,7 @@ PipelineSchedule LoadSchedule(const std::string& name, const ScheduleChoice& siz
     return BuildSchedule(choice);
   }
   PipelineSchedule schedule = ReadSchedule(name, ReadTextFile(name));
-  Mistakes mistakes(name);
-  if (sizes.pipeline != 0 && sizes.pipeline != schedule.pipeline) {
-    mistakes.Add("", fmt::format("has {} pipeline ranks, and {} were asked for", schedule.pipeline,
-                                 sizes.pipeline));
-  }
-  if (sizes.micro_batches != 0 && sizes.micro_batches != schedule.micro_batches) {
-    mistakes.Add("", fmt::format("has {} micro-batches, and {} were asked for",
-                                 schedule.micro_batches, sizes.micro_batches));
-  }
-  mistakes.ThrowIfAny();
+  CheckSizes(schedule, sizes.pipeline, sizes.micro_batches);
   return schedule;
 }
 

@@ -51,6 +51,9 @@ PipelineSchedule ReadSchedule(const std::string& file, std::string_view text);
 // Whether `name` is a file's: it has a '/' or ends in ".json".
 bool NamesScheduleFile(std::string_view name);
 
+// ConfigError where a schedule from a file has other numbers of ranks or micro-batches; 0: any.
+void CheckSizes(const PipelineSchedule& schedule, int pipeline, int micro_batches);
+
 // A built-in schedule, or the file that `name` names.  Of `sizes` a file takes
 // none, but pipeline and micro_batches must agree with it unless they are 0.
 PipelineSchedule LoadSchedule(const std::string& name, const ScheduleChoice& sizes);

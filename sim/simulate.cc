@@ -52,6 +52,8 @@ std::string Chain(const TaskGraph& graph, const std::vector<Cursor>& cursors,
   return chain;
 }
 
+}  // namespace
+
 // Streams of one rank give and take in order of time; ends before starts at the same moment.
 void FindPeaks(const TaskGraph& graph, Timeline& timeline) {
   timeline.peak.assign(std::size_t(graph.ranks()), Bytes(0));
@@ -84,8 +86,6 @@ void FindPeaks(const TaskGraph& graph, Timeline& timeline) {
     }
   }
 }
-
-}  // namespace
 
 Timeline Simulate(const TaskGraph& graph) {
   const std::size_t n = graph.size();

@@ -31,6 +31,9 @@ struct Timeline {
 
 Timeline Simulate(const TaskGraph& graph);
 
+// Sets the peaks of a timeline that has starts and ends.
+void FindPeaks(const TaskGraph& graph, Timeline& timeline);
+
 // Where a rank's time went: what its compute stream ran, and what it waited for, by the cause of
 // the task that it waited for last.  Adds up to the makespan.
 struct RankTime {

@@ -15,13 +15,14 @@ struct Thread {
   int rank = 0;
   int stage = 0;
   int micro_batch = 0;
-  std::array<TaskId, 3> after{kNoTask, kNoTask, kNoTask};
+  std::array<TaskId, 4> after{kNoTask, kNoTask, kNoTask, kNoTask};
   TaskId last() const { return after[0]; }
 };
 
 // A piece of a pass with what goes with it.
 struct Step {
-  Piece piece;
+  const Piece* piece = nullptr;
+  std::uint16_t label = 0, communication = kNoCommunication;
   Bytes taken, given_back;
   TaskId waits_for = kNoTask;  // a bucket of parameters
   // ZeRO-3: the layer to gather before this piece, and the one to prefetch while it computes.
@@ -44,10 +45,14 @@ class Builder {
         first_forward_(std::size_t(schedule_.stages()), 1),
         layer_gather_(std::size_t(schedule_.stages())),
         unreduced_(std::size_t(schedule_.pipeline)),
-        reduces_(std::size_t(schedule_.pipeline)) {
+        last_reduce_(std::size_t(schedule_.pipeline), kNoTask) {
     for (const LayerPasses& kind : spec.kinds) {
-      sharded_ = sharded_ || kind.shard_gather.value > 0;
+      sharded_ = sharded_ || kind.shard_gather.any();
     }
+    // Labels and groups are looked up once, not for every task.
+    for (const LayerPasses& kind : spec.kinds) known_.push_back(Know(kind));
+    known_.push_back(Know(spec.embedding));
+    known_.push_back(Know(spec.head));
     for (const auto& order : schedule_.orders) {
       for (const Pass& pass : order) {
         if (CompletesGradients(pass.kind)) ++passes_left_[pass.stage];
@@ -59,7 +64,7 @@ class Builder {
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
-      last_layer_end_ = prefetched_ = pass_barrier_ = kNoTask;
+      last_layer_end_ = prefetched_ = pass_barrier_ = last_send_ = kNoTask;
       for (std::size_t i = 0; i < order.size(); ++i) {
         if (order[i].overlaps_next) {
           RunTogether(rank, order[i], order[i + 1]);
@@ -76,6 +81,27 @@ class Builder {
   }
 
  private:
+  // What a layer's passes run, by PassKind.
+  using KnownPasses = std::array<std::vector<Step>, 4>;
+  KnownPasses Know(const LayerPasses& layer) {
+    KnownPasses known;
+    for (const auto& [kind, pieces] :
+         {std::pair{PassKind::kForward, &layer.forward},
+          std::pair{PassKind::kBackward, &layer.backward},
+          std::pair{PassKind::kBackwardInput, &layer.backward_input},
+          std::pair{PassKind::kBackwardWeight, &layer.backward_weight}}) {
+      for (const Piece& piece : *pieces) {
+        known[std::size_t(kind)].push_back(
+            {.piece = &piece,
+             .label = graph_.Label(piece.label),
+             .communication = graph_.Communicate(piece.communication)});
+      }
+    }
+    return known;
+  }
+  std::size_t Embedding() const { return spec_.kinds.size(); }
+  std::size_t Head() const { return spec_.kinds.size() + 1; }
+
   using PassTable = std::vector<std::vector<TaskId>>;  // [stage][micro-batch]
   PassTable Table() const {
     return PassTable(
@@ -109,15 +135,20 @@ class Builder {
   void Send(const Thread& thread, int to, PassTable& sends) {
     if (!OnAnotherRank(thread.stage, to)) return;
     const std::array<TaskId, 1> waits{thread.last()};
-    sends[std::size_t(thread.stage)][std::size_t(thread.micro_batch)] =
-        graph_.Add({.duration = spec_.transfer,
-                    .label = graph_.Label("send"),
-                    .micro_batch = thread.micro_batch,
-                    .rank = std::uint16_t(thread.rank),
-                    .stage = std::uint16_t(thread.stage),
-                    .stream = Stream::kSend,
-                    .cause = Cause::kPipeline},
-                   waits);
+    const Communication communication{.kind = CollectiveKind::kSendRecv,
+                                      .payload = spec_.transfer_payload,
+                                      .to = schedule_.rank_of_stage[std::size_t(to)]};
+    TaskId& send = sends[std::size_t(thread.stage)][std::size_t(thread.micro_batch)];
+    send = graph_.Add({.duration = spec_.transfer,
+                       .label = graph_.Label("send"),
+                       .micro_batch = thread.micro_batch,
+                       .rank = std::uint16_t(thread.rank),
+                       .stage = std::uint16_t(thread.stage),
+                       .stream = Stream::kSend,
+                       .cause = Cause::kPipeline,
+                       .communication = graph_.Communicate(communication)},
+                      waits);
+    if (!spec_.overlap_transfers) last_send_ = send;
   }
 
   // Data-parallel collectives take part of the GPU from what runs beside them.
@@ -138,26 +169,22 @@ class Builder {
       std::vector<TaskId>& gathers = layer_gather_[std::size_t(stage)];
       const std::vector<int>& layers = Layers(stage);
       gathers.assign(layers.size(), kNoTask);
-      Seconds bucket = schedule_.first_of_direction(stage) ? spec_.embedding.gather : Seconds(0);
-      if (schedule_.last_of_direction(stage)) bucket += spec_.head.gather;
+      DataCalls bucket;
+      if (schedule_.first_of_direction(stage)) bucket.Add(spec_.embedding.gather);
+      if (schedule_.last_of_direction(stage)) bucket.Add(spec_.head.gather);
       double parameters = 0;
       std::size_t first = 0;
       for (std::size_t i = 0; i < layers.size(); ++i) {
         const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
-        bucket += kind.gather;
+        bucket.Add(kind.gather);
         parameters += kind.parameters;
         if (parameters < spec_.bucket_parameters && i + 1 < layers.size()) continue;
-        if (bucket.value > 0) {
-          const TaskId gather = graph_.Add({.duration = bucket,
-                                            .label = graph_.Label("gather parameters"),
-                                            .rank = std::uint16_t(rank),
-                                            .stage = std::uint16_t(stage),
-                                            .stream = Stream::kData,
-                                            .cause = Cause::kData});
-          for (std::size_t j = first; j <= i; ++j) gathers[j] = gather;
-          last_gather_ = gather;
+        if (bucket.any()) {
+          last_gather_ = Communicate({.rank = rank, .stage = stage, .micro_batch = -1}, bucket,
+                                     "gather parameters", kNoTask);
+          for (std::size_t j = first; j <= i; ++j) gathers[j] = last_gather_;
         }
-        bucket = Seconds(0);
+        bucket = {};
         parameters = 0;
         first = i + 1;
       }
@@ -173,9 +200,10 @@ class Builder {
     const bool first_stage = schedule_.first_of_direction(stage);
     const bool last_stage = schedule_.last_of_direction(stage);
     const bool forward = pass.kind == PassKind::kForward;
-    const auto add = [&](const std::vector<Piece>& pieces, const LayerPasses& kind, TaskId gather) {
+    const auto add = [&](std::size_t known, const LayerPasses& kind, TaskId gather) {
       const std::size_t begin = steps.size();
-      for (const Piece& piece : pieces) steps.push_back({.piece = piece});
+      const std::vector<Step>& pieces = known_[known][std::size_t(pass.kind)];
+      steps.insert(steps.end(), pieces.begin(), pieces.end());
       if (steps.size() == begin) return;
       Step &head = steps[begin], &tail = steps.back();
       head.waits_for = gather;
@@ -197,19 +225,6 @@ class Builder {
       }
       tail.ends = &kind;
     };
-    const auto pieces_of = [&](const LayerPasses& kind) -> const std::vector<Piece>& {
-      switch (pass.kind) {
-        case PassKind::kForward:
-          return kind.forward;
-        case PassKind::kBackward:
-          return kind.backward;
-        case PassKind::kBackwardInput:
-          return kind.backward_input;
-        case PassKind::kBackwardWeight:
-          return kind.backward_weight;
-      }
-      return kind.forward;
-    };
     std::optional<std::size_t> sharded_before;
     const auto layer = [&](std::size_t i) {
       const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
@@ -218,26 +233,26 @@ class Builder {
         gather = layer_gather_[std::size_t(stage)][i];
         // Later stages have all of theirs by the time that a first micro-batch arrives.
         if (gather != kNoTask && spec_.overlap_gather && first_stage) {
-          Contend(rank, stage, spec_.contention * kind.gather);
+          Contend(rank, stage, spec_.contention * kind.gather.time());
         }
       }
       const std::size_t begin = steps.size();
-      add(pieces_of(kind), kind, gather);
-      if (kind.shard_gather.value > 0 && pass.kind != PassKind::kBackwardWeight) {
+      add(std::size_t(layers[i]), kind, gather);
+      if (kind.shard_gather.any() && pass.kind != PassKind::kBackwardWeight) {
         if (sharded_before) steps[*sharded_before].next_sharded = &kind;
         steps[begin].sharded = &kind;
         sharded_before = begin;
       }
     };
     if (forward) {
-      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+      if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
       for (std::size_t i = 0; i < layers.size(); ++i) layer(i);
-      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      if (last_stage) add(Head(), spec_.head, kNoTask);
       first_forward_[std::size_t(stage)] = 0;
     } else {
-      if (last_stage) add(pieces_of(spec_.head), spec_.head, kNoTask);
+      if (last_stage) add(Head(), spec_.head, kNoTask);
       for (std::size_t i = layers.size(); i-- > 0;) layer(i);
-      if (first_stage) add(pieces_of(spec_.embedding), spec_.embedding, kNoTask);
+      if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
     }
     return steps;
   }
@@ -245,28 +260,42 @@ class Builder {
   // ZeRO-3: each pass gathers each layer.  Overlapped, the next layer's gather is launched when a
   // layer begins to compute, before that layer's gradients are reduced.
   TaskId ShardGather(const Thread& thread, const Pass& pass, const LayerPasses& kind) {
-    Seconds communication = kind.shard_gather, compute;
+    Seconds communication = kind.shard_gather.time(), compute;
     const bool forward = pass.kind == PassKind::kForward;
     for (const Piece& piece : forward ? kind.forward : kind.backward) compute += piece.duration;
-    if (!forward) communication += kind.shard_reduce;
+    if (!forward) communication += kind.shard_reduce.time();
     const bool overlapped = forward ? spec_.overlap_gather : spec_.overlap_reduce;
     if (overlapped) {
       Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
     }
-    const std::array<TaskId, 1> waits{overlapped ? last_layer_end_ : thread.last()};
-    return graph_.Add({.duration = kind.shard_gather,
-                       .label = graph_.Label("gather layer"),
-                       .micro_batch = pass.micro_batch,
-                       .rank = std::uint16_t(thread.rank),
-                       .stage = std::uint16_t(thread.stage),
-                       .stream = Stream::kData,
-                       .cause = Cause::kData},
-                      waits);
+    return Communicate(thread, kind.shard_gather, "gather layer",
+                       overlapped ? last_layer_end_ : thread.last());
+  }
+
+  // The last of the calls, which run one after the other.
+  TaskId Communicate(const Thread& thread, const DataCalls& data, const char* label,
+                     TaskId waits_for) {
+    TaskId last = kNoTask;
+    for (const DataCall& call : data.calls) {
+      if (call.duration.value <= 0) continue;
+      const std::array<TaskId, 1> waits{waits_for};
+      last = graph_.Add({.duration = call.duration,
+                         .label = graph_.Label(label),
+                         .micro_batch = thread.micro_batch,
+                         .rank = std::uint16_t(thread.rank),
+                         .stage = std::uint16_t(thread.stage),
+                         .stream = Stream::kData,
+                         .cause = Cause::kData,
+                         .communication = graph_.Communicate(call.communication)},
+                        waits);
+    }
+    return last;
   }
 
   Thread Start(int rank, const Pass& pass) {
     Thread thread{.rank = rank, .stage = pass.stage, .micro_batch = pass.micro_batch};
     thread.after[2] = pass_barrier_;
+    thread.after[3] = last_send_;
     const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
     switch (pass.kind) {
       case PassKind::kForward:
@@ -306,23 +335,26 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const std::array<TaskId, 4> waits{thread.after[0], thread.after[1], thread.after[2], gather};
-      const TaskId id = graph_.Add({.duration = step.piece.duration,
+      const std::array<TaskId, 5> waits{thread.after[0], thread.after[1], thread.after[2],
+                                        thread.after[3], gather};
+      const TaskId id = graph_.Add({.duration = step.piece->duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
-                                    .label = graph_.Label(step.piece.label),
+                                    .label = step.label,
+                                    .routed = step.piece->routed,
                                     .micro_batch = thread.micro_batch,
                                     .rank = std::uint16_t(thread.rank),
                                     .stage = std::uint16_t(thread.stage),
-                                    .stream = step.piece.stream,
-                                    .cause = step.piece.cause},
+                                    .stream = step.piece->stream,
+                                    .cause = step.piece->cause,
+                                    .communication = step.communication},
                                    waits);
       ++at;
-      if (step.piece.beside && at < steps.size()) {
+      if (step.piece->beside && at < steps.size()) {
         beside = id;
         continue;
       }
-      thread.after = {id, beside, kNoTask};
+      thread.after = {id, beside, kNoTask, kNoTask};
       if (step.ends) LayerEnded(thread, *step.ends, pass, last_gradients);
       return;
     }
@@ -331,41 +363,32 @@ class Builder {
   // Gradients of a layer are complete when its last backward is: they join the bucket.
   void LayerEnded(Thread& thread, const LayerPasses& kind, const Pass& pass, bool last_gradients) {
     last_layer_end_ = thread.last();
-    if (kind.shard_reduce.value > 0 && CompletesGradients(pass.kind)) {
-      AddReduce(thread, kind.shard_reduce, "reduce layer");
-      if (kind.shard_gather.value <= 0 && spec_.overlap_reduce) {
-        Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce);
+    if (kind.shard_reduce.any() && CompletesGradients(pass.kind)) {
+      TaskId& last = last_reduce_[std::size_t(thread.rank)];
+      last = Communicate(thread, kind.shard_reduce, "reduce layer", thread.last());
+      if (!kind.shard_gather.any() && spec_.overlap_reduce) {
+        Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
       }
-      if (!spec_.overlap_reduce) thread.after[1] = reduces_[std::size_t(thread.rank)].back();
+      if (!spec_.overlap_reduce) thread.after[1] = last;
     }
-    if (!last_gradients || kind.reduce.value <= 0) return;
+    if (!last_gradients || !kind.reduce.any()) return;
     Bucket& bucket = unreduced_[std::size_t(thread.rank)];
-    bucket.reduce += kind.reduce;
+    bucket.reduce.Add(kind.reduce);
     bucket.parameters += kind.parameters;
     bucket.from = thread;
     if (spec_.overlap_reduce && bucket.parameters >= spec_.bucket_parameters) {
       FlushBucket(thread.rank);
     }
   }
-  void AddReduce(const Thread& thread, Seconds duration, const char* label) {
-    const std::array<TaskId, 1> waits{thread.last()};
-    reduces_[std::size_t(thread.rank)].push_back(graph_.Add({.duration = duration,
-                                                             .label = graph_.Label(label),
-                                                             .micro_batch = thread.micro_batch,
-                                                             .rank = std::uint16_t(thread.rank),
-                                                             .stage = std::uint16_t(thread.stage),
-                                                             .stream = Stream::kData,
-                                                             .cause = Cause::kData},
-                                                            waits));
-  }
   void FlushBucket(int rank) {
     Bucket& bucket = unreduced_[std::size_t(rank)];
-    if (bucket.reduce.value <= 0) return;
-    AddReduce(bucket.from, bucket.reduce, "reduce gradients");
+    if (!bucket.reduce.any()) return;
+    last_reduce_[std::size_t(rank)] =
+        Communicate(bucket.from, bucket.reduce, "reduce gradients", bucket.from.last());
     // Only the rank that is last to finish has no time to spare for it.
     const bool last_to_finish = rank == schedule_.rank_of_stage[0];
     if (spec_.overlap_reduce && last_to_finish)
-      Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce);
+      Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce.time());
     bucket = {};
   }
 
@@ -391,8 +414,8 @@ class Builder {
         break;
     }
     // FSDP waits for a backward pass's reductions before it goes on.
-    if (CompletesGradients(pass.kind) && sharded_ && !reduces_[std::size_t(thread.rank)].empty()) {
-      pass_barrier_ = reduces_[std::size_t(thread.rank)].back();
+    if (CompletesGradients(pass.kind) && sharded_) {
+      pass_barrier_ = last_reduce_[std::size_t(thread.rank)];
     }
   }
 
@@ -440,18 +463,19 @@ class Builder {
     const Seconds optimizer =
         spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
     if (optimizer.value > 0) {
+      const std::array<TaskId, 1> waits{last_reduce_[std::size_t(rank)]};
       graph_.Add({.duration = optimizer,
                   .label = graph_.Label("optimizer"),
                   .rank = std::uint16_t(rank),
                   .stage = std::uint16_t(schedule_.orders[std::size_t(rank)].back().stage),
                   .stream = Stream::kCompute,
                   .cause = Cause::kOptimizer},
-                 reduces_[std::size_t(rank)]);
+                 waits);
     }
   }
 
   struct Bucket {
-    Seconds reduce;
+    DataCalls reduce;
     double parameters = 0;
     Thread from;
   };
@@ -459,6 +483,7 @@ class Builder {
   const StepSpec& spec_;
   const PipelineSchedule& schedule_;
   TaskGraph graph_;
+  std::vector<KnownPasses> known_;                          // of kinds of layers, embedding, head
   PassTable forward_end_, backward_end_;                    // last task of a pass
   PassTable forward_send_, backward_send_;                  // its transfer to the next stage
   std::vector<std::pair<TaskId, const TaskId*>> receives_;  // and the send each waits for
@@ -466,13 +491,38 @@ class Builder {
   std::vector<char> first_forward_;  // of each stage: still to come
   std::vector<std::vector<TaskId>> layer_gather_;
   std::vector<Bucket> unreduced_;
-  std::vector<std::vector<TaskId>> reduces_;
+  std::vector<TaskId> last_reduce_;  // of each rank
   TaskId last_gather_ = kNoTask;
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
-  bool sharded_ = false;  // ZeRO-3
+  TaskId last_send_ = kNoTask;  // where sends are waited for
+  bool sharded_ = false;        // ZeRO-3
 };
 
 }  // namespace
+
+void DataCalls::Add(const DataCall& call, double share) {
+  const Communication& to = call.communication;
+  const auto same = std::find_if(calls.begin(), calls.end(), [&](const DataCall& known) {
+    const Communication& c = known.communication;
+    return c.kind == to.kind && c.stride == to.stride && c.ranks == to.ranks;
+  });
+  DataCall& sum = same != calls.end() ? *same : calls.emplace_back();
+  sum.communication = {.kind = to.kind,
+                       .payload = sum.communication.payload + share * to.payload,
+                       .stride = to.stride,
+                       .ranks = to.ranks};
+  sum.duration += share * call.duration;
+}
+
+void DataCalls::Add(const DataCalls& more, double share) {
+  for (const DataCall& call : more.calls) Add(call, share);
+}
+
+Seconds DataCalls::time() const {
+  Seconds sum;
+  for (const DataCall& call : calls) sum += call.duration;
+  return sum;
+}
 
 TaskGraph BuildStepGraph(const StepSpec& spec) { return Builder(spec).Build(); }
 

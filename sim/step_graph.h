@@ -34,6 +34,21 @@ struct Piece {
   Stream stream = Stream::kCompute;
   Cause cause = Cause::kCompute;
   bool beside = false;  // starts with the next piece; the one after waits for both
+  bool routed = false;  // experts' compute, and the exchanges around it
+  Communication communication{};
+};
+
+// Collectives of data parallelism one after the other: one for each kind and group.
+struct DataCall {
+  Seconds duration;
+  Communication communication{};
+};
+struct DataCalls {
+  std::vector<DataCall> calls;
+  void Add(const DataCall& call, double share = 1);
+  void Add(const DataCalls& more, double share = 1);
+  Seconds time() const;
+  bool any() const { return time().value > 0; }
 };
 
 // A layer, embedding or head of one kind: what its passes run, and what it holds.
@@ -46,9 +61,9 @@ struct LayerPasses {
   Bytes held_for_weight;               // of it, what a weight gradient that comes later still needs
   Bytes working_set;                   // beside it during backward
   double parameters = 0;               // of a rank, for buckets
-  Seconds gather, reduce;              // data parallel: of this layer's parameters, once a step
-  Seconds shard_gather;                // ZeRO-3: before each pass
-  Seconds shard_reduce;                // ZeRO-2, 3: after each backward
+  DataCalls gather, reduce;            // data parallel: of this layer's parameters, once a step
+  DataCalls shard_gather;              // ZeRO-3: before each pass
+  DataCalls shard_reduce;              // ZeRO-2, 3: after each backward
 };
 
 struct StepSpec {
@@ -56,12 +71,14 @@ struct StepSpec {
   std::vector<LayerPasses> kinds;
   LayerPasses embedding, head;
   std::vector<std::vector<int>> layers_of_stage;  // kind of each layer of each (virtual) stage
-  Seconds transfer;                // of a micro-batch between stages on different ranks
+  Seconds transfer;  // of a micro-batch between stages on different ranks
+  Bytes transfer_payload;
   std::vector<Seconds> optimizer;  // of each rank
   double contention = 0;           // of a data-parallel collective once a step, added to compute
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication
   double bucket_parameters = 0;
   bool overlap_gather = true, overlap_reduce = true;
+  bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };
 
 TaskGraph BuildStepGraph(const StepSpec& spec);

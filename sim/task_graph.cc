@@ -2,6 +2,7 @@
 #include "sim/task_graph.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 
@@ -61,11 +62,21 @@ void TaskGraph::Wait(TaskId task, TaskId for_task) {
   if (for_task != kNoTask) edges_.emplace_back(task, for_task);
 }
 
-std::uint32_t TaskGraph::Label(std::string_view text) {
+std::uint16_t TaskGraph::Label(std::string_view text) {
   const auto found = std::find(labels_.begin(), labels_.end(), text);
-  if (found != labels_.end()) return static_cast<std::uint32_t>(found - labels_.begin());
-  labels_.emplace_back(text);
-  return static_cast<std::uint32_t>(labels_.size() - 1);
+  const auto at = found - labels_.begin();
+  if (found == labels_.end()) labels_.emplace_back(text);
+  MILLWRIGHT_CHECK(at <= std::numeric_limits<std::uint16_t>::max());
+  return std::uint16_t(at);
+}
+
+std::uint16_t TaskGraph::Communicate(const Communication& communication) {
+  if (!communication.any()) return kNoCommunication;
+  const auto found = std::find(communications_.begin(), communications_.end(), communication);
+  const auto at = found - communications_.begin();
+  if (found == communications_.end()) communications_.push_back(communication);
+  MILLWRIGHT_CHECK(at < kNoCommunication);
+  return std::uint16_t(at);
 }
 
 void TaskGraph::Seal() {

@@ -8,9 +8,11 @@
 // when its stream is free and all tasks it waits for have ended.  Memory is taken and given back by
 // tasks, so that what a rank holds over time comes from the same graph.
 //
-// Flat arrays and indices: a task is 40 bytes, and what it waits for a slice of one array.  In a
-// folded graph a rank stands for all ranks that do the same (one a pipeline stage), and a
-// collective's duration is its price at full scale.
+// Flat arrays and indices: a task is 40 bytes, and what it waits for a slice of one array.  A rank
+// of the graph stands for all ranks that do the same, a pipeline rank's `plane` of tensor, context
+// and data ranks; a collective's duration is its price at full scale.  sim/simulate runs one of
+// each (folded); sim/full_simulation runs them all, and joins the members of a collective by what
+// its Communication says.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "core/units.h"
+#include "cost_models/collectives.h"
 
 namespace millwright {
 
@@ -44,17 +47,33 @@ std::string_view Name(Cause cause);
 using TaskId = std::uint32_t;
 inline constexpr TaskId kNoTask = ~TaskId{0};
 
+// What a task sends, and among whom.  A plane's ranks are numbered from 0; its groups are those of
+// `ranks` members, `stride` apart, into which they fall (as StridedGroup of topologies/cluster).
+struct Communication {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Bytes payload;  // nccl-tests' size; of several calls, together
+  int stride = 1;
+  int ranks = 1;  // 1: the task communicates with nobody
+  int to = -1;    // kSendRecv: the pipeline rank that receives; `stride` and `ranks` are not used
+  bool any() const { return ranks > 1 || to >= 0; }
+  bool operator==(const Communication&) const = default;
+};
+inline constexpr std::uint16_t kNoCommunication = 0xffff;
+
 struct Task {
   Seconds duration;
   Bytes taken;       // when it starts
   Bytes given_back;  // when it ends
-  std::uint32_t label = 0;
+  std::uint16_t label = 0;
+  bool routed = false;  // work on what the router sends, more on some expert ranks than on others
   std::int32_t micro_batch = -1;
   std::uint16_t rank = 0;
   std::uint16_t stage = 0;
   Stream stream = Stream::kCompute;
   Cause cause = Cause::kCompute;
+  std::uint16_t communication = kNoCommunication;  // from TaskGraph::Communicate
 };
+static_assert(sizeof(Task) == 40);
 
 class TaskGraph {
  public:
@@ -63,7 +82,8 @@ class TaskGraph {
   // Waits may name tasks that are added later (a receive names its send).
   TaskId Add(const Task& task, std::span<const TaskId> waits_for = {});
   void Wait(TaskId task, TaskId for_task);  // one more, any time before Seal
-  std::uint32_t Label(std::string_view text);
+  std::uint16_t Label(std::string_view text);
+  std::uint16_t Communicate(const Communication& communication);  // kNoCommunication: with nobody
 
   // No more tasks.  Sorts what was added into the arrays that are read.
   void Seal();
@@ -73,6 +93,7 @@ class TaskGraph {
   const Task& task(TaskId id) const { return tasks_[id]; }
   std::span<const Task> tasks() const { return tasks_; }
   std::string_view label(TaskId id) const { return labels_[tasks_[id].label]; }
+  std::span<const Communication> communications() const { return communications_; }
   std::span<const TaskId> waits(TaskId id) const {
     return {waits_.data() + first_wait_[id], waits_.data() + first_wait_[id + 1]};
   }
@@ -83,6 +104,7 @@ class TaskGraph {
   int ranks_;
   std::vector<Task> tasks_;
   std::vector<std::string> labels_;
+  std::vector<Communication> communications_;
   std::vector<std::pair<TaskId, TaskId>> edges_;  // waiting, awaited; until sealed
   std::vector<std::uint32_t> first_wait_;
   std::vector<TaskId> waits_;

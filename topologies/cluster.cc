@@ -12,6 +12,7 @@
 #include <boost/graph/filtered_graph.hpp>
 #include <boost/graph/push_relabel_max_flow.hpp>
 #include <boost/property_map/function_property_map.hpp>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -294,6 +295,40 @@ struct Cluster::Graph {
     return {};
   }
 
+  // The numbers in a name say where to look; NameOf says whether it is that one.
+  std::optional<int> VertexNamed(std::string_view name) const {
+    std::array<int, 2> number{};
+    std::size_t found = 0;
+    for (const char* at = name.data(); at != name.data() + name.size() && found < 2;) {
+      const auto [end, error] = std::from_chars(at, name.data() + name.size(), number[found]);
+      if (error == std::errc::result_out_of_range) return {};
+      if (error == std::errc()) ++found;
+      at = error == std::errc() ? end : at + 1;
+    }
+    const auto [a, b] = number;
+    if (a < 0 || b < 0 || a > vertices || b > vertices) return {};
+    const auto in = [&](int per_first, int first) {
+      return std::int64_t{a} * per_first + first + b;
+    };
+    std::int64_t vertex = -1;
+    if (name.starts_with("leaf")) vertex = in(rails, first_leaf);
+    if (name.starts_with("spine")) vertex = in(spines_per_pod, first_spine);
+    if (name.starts_with("core")) vertex = std::int64_t{first_core} + a;
+    const std::string_view part = name.substr(std::min(name.find('/'), name.size()));
+    if (part.starts_with("/gpu")) vertex = in(domain_vertices, 0);
+    if (part.starts_with("/nvswitch")) vertex = in(domain_vertices, per_domain);
+    if (part.starts_with("/pcie")) vertex = in(domain_vertices, PcieSwitch(0, 0));
+    if (part.starts_with("/socket")) vertex = in(domain_vertices, Socket(0, 0));
+    if (part.starts_with("/nic")) vertex = in(domain_vertices, Nic(0, 0));
+    if (vertex < 0 || vertex >= vertices || NameOf(static_cast<int>(vertex)) != name) return {};
+    return static_cast<int>(vertex);
+  }
+
+  std::string NameOfLink(int link) const {
+    const Link& l = links[static_cast<std::size_t>(link)];
+    return fmt::format("{}->{}", NameOf(l.from), NameOf(l.to));
+  }
+
   // --- Links --------------------------------------------------------------------------------
 
   void Connect() {
@@ -409,6 +444,13 @@ struct Cluster::Graph {
     return get(boost::edge_index, adjacency, edge);
   }
 
+  std::optional<int> LinkBetween(int from, int to) const {
+    for (const Link& link : Out(from)) {
+      if (link.to == to) return static_cast<int>(&link - links.data());
+    }
+    return {};
+  }
+
   // What leaves `vertex` towards vertices of one kind.
   double CapacityTo(int vertex, VertexKind kind) const {
     double sum = 0;
@@ -444,17 +486,26 @@ struct Cluster::Graph {
     return {rank, domain, Gpu(rank), groups == 0 ? 0 : Group(domain), nic, nic + NicsOf() - 1};
   }
 
+  // How far a route may go for a way: by what belongs to its two ends; by what other GPUs of
+  // their domains forward to; by anything in the two domains and the fabric.
+  enum class Reach { kOwn, kForwarded, kAny };
+
   // May a route between two ranks pass this vertex?  Which keeps the search small, and traffic
-  // on the NICs that belong to the two; `forward` drops the latter.
+  // on the NICs that belong to the two.
   struct Allowed {
     const Graph* graph = nullptr;
     End a{}, b{};
-    bool forward = false;
+    Reach reach = Reach::kOwn;
 
     bool operator()(int vertex) const {
       const Graph& g = *graph;
       if (vertex == a.gpu || vertex == b.gpu) return true;
+      if (reach == Reach::kAny) {
+        const int domain = vertex / g.domain_vertices;
+        return vertex >= g.first_leaf || domain == a.domain || domain == b.domain;
+      }
       if (a.domain == b.domain) return WithinDomain(vertex);
+      const bool forward = reach == Reach::kForwarded;
       if (vertex >= g.first_core) return true;
       if (vertex >= g.first_spine) {
         const int pod = (vertex - g.first_spine) / g.spines_per_pod;
@@ -476,6 +527,7 @@ struct Cluster::Graph {
     bool WithinDomain(int vertex) const {
       if (vertex / graph->domain_vertices != a.domain) return false;
       const VertexKind kind = graph->KindOf(vertex);
+      if (reach == Reach::kForwarded) return kind != VertexKind::kNic;
       if (graph->Linked(a.rank % graph->per_domain, b.rank % graph->per_domain)) {
         return kind == VertexKind::kNvswitch;
       }
@@ -493,9 +545,31 @@ struct Cluster::Graph {
     }
   };
 
-  std::vector<int> Route(int from, int to, bool forward) const {
-    const Allowed allowed{this, EndOf(from), EndOf(to), forward};
-    const boost::filtered_graph<Adjacency, boost::keep_all, Allowed> part(adjacency, {}, allowed);
+  static bool Contains(std::span<const int> sorted, int link) {
+    return std::binary_search(sorted.begin(), sorted.end(), link);
+  }
+
+  // Links that have not failed.
+  struct Sound {
+    const Graph* graph = nullptr;
+    std::span<const int> failed;
+    bool operator()(const boost::graph_traits<Adjacency>::edge_descriptor& edge) const {
+      return failed.empty() || !Contains(failed, graph->EdgeIndex(edge));
+    }
+  };
+
+  // Empty where there is none.
+  std::vector<int> Route(int from, int to, Reach reach, std::span<const int> failed) const {
+    const Allowed allowed{this, EndOf(from), EndOf(to), reach};
+    // The search goes against the links.
+    std::vector<int> failed_back;
+    for (const int link : failed) {
+      const Link& l = links[static_cast<std::size_t>(link)];
+      failed_back.push_back(*LinkBetween(l.to, l.from));
+    }
+    std::sort(failed_back.begin(), failed_back.end());
+    const boost::filtered_graph<Adjacency, Sound, Allowed> part(adjacency, {this, failed_back},
+                                                                allowed);
     const int source = Gpu(from), target = Gpu(to);
     const auto delay = [&](const Link& link) {
       // Of the vertex that the link is heading for, seen from the target.
@@ -522,7 +596,7 @@ struct Cluster::Graph {
     for (int at = source; at != target;) {
       std::vector<int> ways;
       for (const Link& link : Out(at)) {
-        if (!allowed(link.to)) continue;
+        if (!allowed(link.to) || Contains(failed, static_cast<int>(&link - links.data()))) continue;
         const Link back{link.to, link.from, link.bandwidth, link.latency};
         if (std::abs(distance_of(link.to) + delay(back) - distance_of(at)) < kHopSeconds / 8) {
           ways.push_back(static_cast<int>(&link - links.data()));
@@ -537,12 +611,20 @@ struct Cluster::Graph {
     return route;
   }
 
-  std::vector<int> Route(int from, int to) const {
+  std::vector<int> Route(int from, int to, std::span<const int> failed = {}) const {
     if (from == to) return {};
-    std::vector<int> route = Route(from, to, false);
-    if (route.empty()) route = Route(from, to, true);
+    std::vector<int> route = Route(from, to, Reach::kOwn, {});
+    if (route.empty()) route = Route(from, to, Reach::kForwarded, {});
     MILLWRIGHT_CHECK(!route.empty());
-    return route;
+    const auto broken =
+        std::find_if(route.begin(), route.end(), [&](int link) { return Contains(failed, link); });
+    if (broken == route.end()) return route;
+    for (const Reach reach : {Reach::kOwn, Reach::kForwarded, Reach::kAny}) {
+      std::vector<int> detour = Route(from, to, reach, failed);
+      if (!detour.empty()) return detour;
+    }
+    throw ConfigError(fmt::format("{} cannot reach {}: {} is down and no other way is left",
+                                  NameOf(Gpu(from)), NameOf(Gpu(to)), NameOfLink(*broken)));
   }
 
   Seconds RouteLatency(int from, int to) const {
@@ -891,9 +973,10 @@ PathProfile Cluster::Profile(std::span<const int> ranks) const {
   return graph_->Profile(std::vector<int>(ranks.begin(), ranks.end()));
 }
 
-std::vector<int> Cluster::Route(int from_rank, int to_rank) const {
+std::vector<int> Cluster::Route(int from_rank, int to_rank, std::span<const int> failed) const {
   MILLWRIGHT_CHECK(from_rank >= 0 && from_rank < gpus() && to_rank >= 0 && to_rank < gpus());
-  return graph_->Route(from_rank, to_rank);
+  MILLWRIGHT_CHECK(std::is_sorted(failed.begin(), failed.end()));
+  return graph_->Route(from_rank, to_rank, failed);
 }
 
 BytesPerSecond Cluster::Bisection() const { return BytesPerSecond(graph_->Bisection()); }
@@ -907,7 +990,15 @@ int Cluster::CountOf(VertexKind kind) const {
 }
 VertexKind Cluster::KindOf(int vertex) const { return graph_->KindOf(vertex); }
 std::string Cluster::NameOf(int vertex) const { return graph_->NameOf(vertex); }
+std::optional<int> Cluster::VertexNamed(std::string_view name) const {
+  return graph_->VertexNamed(name);
+}
+std::string Cluster::NameOfLink(int link) const { return graph_->NameOfLink(link); }
 int Cluster::GpuVertex(int rank) const { return graph_->Gpu(rank); }
 std::span<const Link> Cluster::links() const { return graph_->links; }
+std::span<const Link> Cluster::LinksFrom(int vertex) const { return graph_->Out(vertex); }
+std::optional<int> Cluster::LinkBetween(int from_vertex, int to_vertex) const {
+  return graph_->LinkBetween(from_vertex, to_vertex);
+}
 
 }  // namespace millwright

@@ -17,11 +17,15 @@
 // Where no domain holds two members, domain_bandwidth is what a domain's nearest two GPUs get.
 // Limits: a ring crosses an oversubscribed level once, not with all its members, and so does
 // better than its profile; multi-path routing is perfect; nothing outside the job contends.
+// Profiles are of the sound machine: what a failed link costs a group depends on who else is on
+// the way around it, which sim/network knows.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/gpu.h"
@@ -79,7 +83,13 @@ class Cluster {
   // The links from one rank to another, as indices into links(): fewest seconds, over the
   // sender's and the receiver's own NICs; among equal ways the destination's domain decides, as
   // in InfiniBand's destination-based routing.  Empty for a rank and itself.
-  std::vector<int> Route(int from_rank, int to_rank) const;
+  //
+  // `failed` links, in increasing order, are not there.  Whose route crosses none of them keeps it.
+  // The others go by another switch or another of their own NICs; else by another NIC of the two
+  // domains, which other GPUs forward to, as NCCL does (PXN), or, within a domain, by PCIe; else by
+  // whatever is left of the two domains and the fabric.  Each time over as few GPUs as may be, then
+  // in fewest seconds.  ConfigError where there is no way.
+  std::vector<int> Route(int from_rank, int to_rank, std::span<const int> failed = {}) const;
 
   // Largest flow from the first half of the domains to the rest; in a single domain, from the
   // first half of its GPUs, over the links that routes use.
@@ -90,8 +100,12 @@ class Cluster {
   int CountOf(VertexKind kind) const;
   VertexKind KindOf(int vertex) const;
   std::string NameOf(int vertex) const;  // "node3/gpu5", "leaf0.4" (group.rail), "spine1.2"
+  std::optional<int> VertexNamed(std::string_view name) const;
+  std::string NameOfLink(int link) const;  // "node0/nic0->leaf0.0"
   int GpuVertex(int rank) const;
   std::span<const Link> links() const;  // by sender
+  std::span<const Link> LinksFrom(int vertex) const;
+  std::optional<int> LinkBetween(int from_vertex, int to_vertex) const;
 
  private:
   struct Graph;

@@ -13,8 +13,8 @@
 //   none            the NICs, if any, are not connected
 //
 // A leaf of a group stands for as many chassis as its ports need.  Limits: all nodes are alike,
-// one fabric, at most 2^18 GPUs, links do not fail.  Bandwidths are per direction and raw (what
-// the wire carries); what software achieves is the cost models' business.
+// one fabric, at most 2^18 GPUs.  Bandwidths are per direction and raw (what the wire carries);
+// what software achieves is the cost models' business.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
 
@@ -159,6 +160,92 @@ TEST_F(Compare, FlagsGoOverEveryJob) {
   WriteJob("b.json", std::string(kTp2Pp4) + R"(, "virtual_stages": 4, "schedule": "interleaved")");
   const Json json = Json::parse(RunCommand("compare --json a.json b.json --recompute full").out);
   for (const Json& row : json["jobs"]) EXPECT_EQ(row["plan"]["recompute"], "full");
+}
+
+// What a page's scripts find as its data.
+Json PageData(const std::string& page) {
+  const std::string begin = "id=\"data\">", end = "</script>";
+  const std::size_t from = page.find(begin) + begin.size();
+  return Json::parse(page.substr(from, page.find(end, from) - from));
+}
+
+TEST_F(Compare, PageOfSchedules) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const std::string line =
+      "compare --schedules gpipe,1f1b,zb-h1,interleaved:9 --html compared.html" +
+      std::string(kPipeline);
+  const Outcome outcome = RunCommand(line);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, StartsWith("millwright: wrote compared.html, "));
+  EXPECT_EQ(Files(), 1);
+  const Json json = Json::parse(RunCommand(line + " --json").out);
+  const Json data = PageData(Read("compared.html"));
+  EXPECT_EQ(data["kind"], "comparison");
+  EXPECT_EQ(data["table"]["titles"][0], "Schedule");
+  // The table is that of the text.
+  ASSERT_EQ(data["table"]["rows"].size(), 4U);
+  for (const Json& row : data["table"]["rows"]) {
+    EXPECT_THAT(outcome.out, HasSubstr("\n" + row[0].get<std::string>() + " "));
+    for (const Json& cell : row) {
+      EXPECT_THAT(outcome.out, HasSubstr(cell.get<std::string>()));
+    }
+  }
+  EXPECT_EQ(data["reasons"][0][0], "interleaved:9");
+  EXPECT_EQ(data["reasons"][0][1], json["schedules"][3]["reason"]);
+  ASSERT_EQ(data["rows"].size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Json& row = data["rows"][i];
+    EXPECT_EQ(row["name"], json["schedules"][i]["schedule"]);
+    EXPECT_EQ(row["fits"], json["schedules"][i]["fits"]);
+    // 4 ranks x 16 micro-batches x (F, BW) or (F, B, W).
+    EXPECT_EQ(row["step"]["passes"], i == 2 ? 192 : 128);
+    EXPECT_NEAR(row["step"]["length"].get<double>() / 1e9,
+                json["schedules"][i]["step_time_s"].get<double>(), 1e-9);
+  }
+  EXPECT_EQ(data["rows"][data["best"].get<std::size_t>()]["name"], json["best"]);
+}
+
+TEST_F(Compare, PageOfJobs) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  WriteJob("a<b>&.json", kTp2Pp4);
+  WriteJob("c.json", R"("tensor_parallel": 3, "data_parallel": 2)");
+  EXPECT_EQ(RunCommand("compare a<b>&.json c.json --html page.html").code, 0);
+  const Json data = PageData(Read("page.html"));
+  ASSERT_EQ(data["rows"].size(), 1U);
+  EXPECT_EQ(data["rows"][0]["name"], "a<b>&.json");
+  EXPECT_EQ(data["rows"][0]["plan"], "tp2 sp pp4 dp1 mbs1 zero1");
+  EXPECT_EQ(data["reasons"][0][1], "tp 3 x cp 1 x pp 1 x dp 2 is 6 GPUs, not 8");
+}
+
+TEST_F(Compare, PageOfManyDrawsTheFastest) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  // 26 rows, 24 of which are drawn: GPipe does not fit here, so it goes first.
+  std::string schedules = "gpipe,gpipe";
+  for (int i = 0; i < 24; ++i) schedules += ",1f1b";
+  EXPECT_EQ(
+      RunCommand("compare --html page.html --schedules " + schedules + std::string(kPipeline)).code,
+      0);
+  const Json data = PageData(Read("page.html"));
+  EXPECT_EQ(data["table"]["rows"].size(), 26U);
+  ASSERT_EQ(data["rows"].size(), 24U);
+  for (const Json& row : data["rows"]) EXPECT_EQ(row["name"], "1f1b");
+  EXPECT_EQ(data["notes"][0],
+            "The 24 fastest of 26 are drawn, those that fit first; the table has all.");
+}
+
+TEST_F(Compare, PageThatCannotBeWritten) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  WriteJob("a.json", kTp2Pp4);
+  EXPECT_EQ(Of("compare a.json --html missing/page.html"),
+            "millwright: missing/page.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Of("compare a.json a.json --html ."),
+            "millwright: .: cannot be written: Is a directory\n");
+  const Outcome outcome = RunCommand(
+      "compare --html page.html --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq "
+      "8192 --tp 3");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "millwright: no step, so page.html is not written\n");
+  EXPECT_EQ(Files(), 1);
 }
 
 TEST_F(Compare, BadInput) {

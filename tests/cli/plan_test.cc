@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/cli/run_command.h"
+#include "tests/in_folder.h"
 
 namespace millwright {
 namespace {
@@ -33,18 +32,7 @@ std::vector<std::string> Keys(const Json& json) {
   return keys;
 }
 
-class TemporaryFile {
- public:
-  TemporaryFile() {
-    std::string folder = (std::filesystem::temp_directory_path() / "millwrightXXXXXX").string();
-    folder_ = mkdtemp(folder.data());
-  }
-  ~TemporaryFile() { std::filesystem::remove_all(folder_); }
-  std::string path() const { return (folder_ / "job.json").string(); }
-
- private:
-  std::filesystem::path folder_;
-};
+using PlanFile = InFolder;  // job.json in a folder of its own
 
 TEST(Plan, AnswersFirst) {
   const Outcome outcome = RunCommand("plan" + std::string(kSmall));
@@ -77,12 +65,14 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(Keys(json), testing::ElementsAre(
-                              "step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
-                              "hfu", "mfu_convention", "fits", "plan", "micro_batches",
-                              "slowest_stage", "time", "memory", "question", "warnings",
-                              "memory_limit_bytes", "plans", "pareto", "searched", "rejected",
-                              "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(Keys(json),
+              testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+                                   "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
+                                   "slowest_stage", "time", "memory", "simulated_step_time_s",
+                                   "simulated_peak_bytes", "simulated_fits", "estimate_error",
+                                   "question", "warnings", "memory_limit_bytes", "plans",
+                                   "simulation", "pareto", "searched", "rejected", "out_of_memory",
+                                   "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);
@@ -90,7 +80,8 @@ TEST(Plan, JsonKeys) {
   EXPECT_THAT(Keys(best),
               testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
-                                   "slowest_stage", "time", "memory"));
+                                   "slowest_stage", "time", "memory", "simulated_step_time_s",
+                                   "simulated_peak_bytes", "simulated_fits", "estimate_error"));
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
                                    "micro_batch", "zero", "zero_shard", "recompute", "schedule",
@@ -118,11 +109,45 @@ TEST(Plan, JsonKeys) {
   EXPECT_LE(peak, json["memory_limit_bytes"].get<double>());
 }
 
+TEST(Plan, RanksByTheSimulatedStep) {
+  const Json json = Parsed(RunCommand("plan --json --top 40" + std::string(kMoe)));
+  const Json& plans = json["plans"];
+  ASSERT_GT(plans.size(), 32U);
+  const Json& simulation = json["simulation"];
+  EXPECT_EQ(simulation["simulated"], plans.size() + simulation["left_out"].size());
+  double largest = 0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    largest = std::max(largest, std::abs(plans[i]["estimate_error"].get<double>()));
+    EXPECT_TRUE(plans[i]["simulated_fits"].get<bool>());
+    if (i == 0) continue;
+    EXPECT_LE(plans[i - 1]["simulated_step_time_s"], plans[i]["simulated_step_time_s"]);
+  }
+  EXPECT_LE(largest, simulation["largest_error"].get<double>());
+  EXPECT_THAT(RunCommand("plan" + std::string(kMoe)).out,
+              HasSubstr("\n  Ranked by simulated step, of the 32 fastest by the estimate; it is "));
+}
+
+TEST(Plan, NoSimulationRanksByTheEstimate) {
+  const std::string flags = "plan --no-simulate" + std::string(kMoe);
+  const Json json = Parsed(RunCommand(flags + " --json"));
+  EXPECT_EQ(json["simulation"]["simulated"], 0);
+  EXPECT_EQ(json["simulated_step_time_s"], nullptr);
+  EXPECT_EQ(json["estimate_error"], nullptr);
+  const Json& plans = json["plans"];
+  ASSERT_EQ(plans.size(), 10U);
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    EXPECT_LE(plans[i - 1]["step_time_s"], plans[i]["step_time_s"]);
+  }
+  EXPECT_EQ(json["pareto"][0]["plan"], plans[0]["plan"]);
+  EXPECT_THAT(RunCommand(flags).out, testing::Not(HasSubstr("imulated")));
+}
+
 TEST(Plan, ParetoFrontTradesTimeForMemory) {
   const Json json = Parsed(RunCommand("plan --json" + std::string(kSmall)));
   const Json& front = json["pareto"];
   ASSERT_GT(front.size(), 1U);
-  EXPECT_EQ(front[0]["step_time_s"], json["plans"][0]["step_time_s"]);
+  // Both by the estimate.
+  EXPECT_LE(front[0]["step_time_s"], json["plans"][0]["step_time_s"]);
   for (std::size_t i = 1; i < front.size(); ++i) {
     EXPECT_GT(front[i]["step_time_s"].get<double>(), front[i - 1]["step_time_s"].get<double>());
     EXPECT_LT(front[i]["memory"]["peak_bytes"].get<double>(),
@@ -144,27 +169,37 @@ TEST(Plan, SameBytesForAnyNumberOfThreads) {
   }
 }
 
-TEST(Plan, OutIsReadBackByEstimate) {
+TEST_F(PlanFile, OutIsReadBackByEstimate) {
   for (const char* question : {kSmall, kMoe}) {
-    const TemporaryFile file;
-    const Outcome plan = RunCommand("plan --json --out " + file.path() + question);
+    const Outcome plan = RunCommand("plan --json --out job.json" + std::string(question));
     ASSERT_EQ(plan.code, 0);
-    const Outcome estimate = RunCommand("estimate --json " + file.path());
+    const Outcome estimate = RunCommand("estimate --json job.json");
     ASSERT_EQ(estimate.code, 0) << estimate.err;
     const Json best = Parsed(plan)["plans"][0];
     Json again = Parsed(estimate);
     again.erase("question");
     again.erase("warnings");
-    EXPECT_EQ(again.dump(), best.dump());
+    Json estimated = best;
+    for (const char* key :
+         {"simulated_step_time_s", "simulated_peak_bytes", "simulated_fits", "estimate_error"}) {
+      EXPECT_EQ(estimated.erase(key), 1U) << key;
+    }
+    EXPECT_EQ(again.dump(), estimated.dump());
+    // What simulate makes of it is what plan ranked it by.
+    const Json simulated = Parsed(RunCommand("simulate --json job.json"));
+    EXPECT_EQ(simulated["step_time_s"], best["simulated_step_time_s"]);
+    EXPECT_EQ(simulated["peak_bytes"], best["simulated_peak_bytes"]);
+    EXPECT_NEAR(best["estimate_error"].get<double>(),
+                best["step_time_s"].get<double>() / simulated["step_time_s"].get<double>() - 1,
+                1e-12);
     // And by plan, which finds the same.
-    EXPECT_EQ(Parsed(RunCommand("plan --json " + file.path()))["plans"][0].dump(), best.dump());
+    EXPECT_EQ(Parsed(RunCommand("plan --json job.json"))["plans"][0].dump(), best.dump());
   }
 }
 
-TEST(Plan, FlagsOverrideTheJobFile) {
-  const TemporaryFile file;
-  ASSERT_EQ(RunCommand("plan --out " + file.path() + kSmall).code, 0);
-  const Json json = Parsed(RunCommand("plan --json --seq 8192 --nodes 4 " + file.path()));
+TEST_F(PlanFile, FlagsOverrideTheJobFile) {
+  ASSERT_EQ(RunCommand("plan --out job.json" + std::string(kSmall)).code, 0);
+  const Json json = Parsed(RunCommand("plan --json --seq 8192 --nodes 4 job.json"));
   EXPECT_EQ(json["question"]["training"]["seq_length"], 8192);
   EXPECT_EQ(json["question"]["training"]["global_batch_size"], 64);
   EXPECT_EQ(json["question"]["cluster"]["gpus"], 32);
@@ -211,6 +246,23 @@ TEST(Plan, NothingFits) {
   EXPECT_GT(json["nearest_miss"]["memory"]["peak_bytes"].get<double>(),
             json["memory_limit_bytes"].get<double>());
   EXPECT_GE(json["remedies"].size(), 1U);
+
+  // Every plan that was costed is too large by some item, and the nearest of all by its own.
+  std::int64_t count = 0;
+  Json nearest;
+  for (const Json& item : json["out_of_memory"]) {
+    count += item["count"].get<std::int64_t>();
+    if (item["least_over_bytes"].is_null()) continue;
+    if (nearest.is_null() || item["least_over_bytes"] < nearest["least_over_bytes"]) nearest = item;
+  }
+  EXPECT_EQ(count, json["rejected"]["out_of_memory"]);
+  EXPECT_EQ(nearest["item"], "optimizer");
+  EXPECT_EQ(nearest["plan"], json["nearest_miss"]["plan"]);
+  EXPECT_EQ(nearest["stage"], json["nearest_miss"]["memory"]["peak_stage"]);
+  EXPECT_NEAR(nearest["least_over_bytes"].get<double>(),
+              json["nearest_miss"]["memory"]["peak_bytes"].get<double>() -
+                  json["memory_limit_bytes"].get<double>(),
+              1);
 }
 
 TEST(Plan, ReasonsAreText) {
@@ -240,23 +292,22 @@ TEST(Plan, ThreadsThatWereUsed) {
   EXPECT_GE(Parsed(RunCommand("plan --json" + std::string(kSmall)))["timing"]["threads"], 1);
 }
 
-TEST(Plan, OutKeepsTheLimitsOfTheSearch) {
-  const TemporaryFile file;
+TEST_F(PlanFile, OutKeepsTheLimitsOfTheSearch) {
   const Outcome first = RunCommand(
       "plan --json --require tp=2|4 --forbid zero=3 --memory-margin 10% "
-      "--out " +
-      file.path() + kSmall);
+      "--out job.json" +
+      std::string(kSmall));
   ASSERT_EQ(first.code, 0);
-  Json again = Parsed(RunCommand("plan --json " + file.path()));
+  Json again = Parsed(RunCommand("plan --json job.json"));
   Json expected = Parsed(first);
   for (Json* json : {&again, &expected}) json->erase("timing");
   EXPECT_EQ(again.dump(), expected.dump());
   // Flags take the place of the file's, each of its own.
-  const Json other = Parsed(RunCommand("plan --json --require tp=8 " + file.path()))["question"];
+  const Json other = Parsed(RunCommand("plan --json --require tp=8 job.json"))["question"];
   EXPECT_EQ(other["require"], Json::array({"tp=8"}));
   EXPECT_EQ(other["forbid"], Json::array({"zero=3"}));
   EXPECT_EQ(other["memory_margin"], 0.1);
-  EXPECT_EQ(Parsed(RunCommand("plan --json --forbid tp=2|4 " + file.path()))["reason"],
+  EXPECT_EQ(Parsed(RunCommand("plan --json --forbid tp=2|4 job.json"))["reason"],
             "--forbid tp=2|4 and the job file's require tp=2|4 conflict: no tp is left");
 }
 
@@ -296,12 +347,11 @@ TEST(Plan, LayersOfEachStage) {
   EXPECT_THAT(RunCommand("plan" + question).out, HasSubstr(" (uneven)\n"));
 }
 
-TEST(Plan, NothingIsWrittenWhereNothingFits) {
-  const TemporaryFile file;
-  const Outcome outcome = RunCommand("plan --out " + file.path() + kImpossible);
+TEST_F(PlanFile, NothingIsWrittenWhereNothingFits) {
+  const Outcome outcome = RunCommand("plan --out job.json" + std::string(kImpossible));
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_EQ(outcome.err, "millwright: no plan, so " + file.path() + " is not written\n");
-  EXPECT_FALSE(std::filesystem::exists(file.path()));
+  EXPECT_EQ(outcome.err, "millwright: no plan, so job.json is not written\n");
+  EXPECT_EQ(Files(), 0);
 }
 
 TEST(Plan, PrecisionThatTheGpuLacks) {

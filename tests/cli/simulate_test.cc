@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -11,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
 
@@ -171,12 +173,97 @@ TEST_F(SimulateFiles, ScheduleThatThereIsNot) {
   EXPECT_EQ(Of(line + "interleaved:x"),
             "millwright: --schedule: schedule \"interleaved:x\": expected a number of virtual "
             "stages of at least 1 behind the colon, as in interleaved:4, got \"x\"\n");
-  EXPECT_EQ(Of(line + "own.json"),
-            "millwright: --schedule: expected the name of a schedule (see: describe schedules), "
-            "got the file \"own.json\"; describe schedule draws one\n");
+  EXPECT_EQ(Of(line + "own.json"), "millwright: --schedule: own.json: no such file\n");
   EXPECT_EQ(Of(line + "forward-only"),
             "millwright: --schedule: forward-only has no backward pass, and a training step is "
             "simulated\n");
+}
+
+TEST_F(SimulateFiles, AScheduleFileIsSimulatedAsTheBuiltInOneThatItHolds) {
+  for (const std::string name : {"zb-h1", "dualpipe", "interleaved:2", "v-half"}) {
+    SCOPED_TRACE(name);
+    Write("own.json",
+          RunCommand("describe schedule " + name + " --pp 4 --microbatches 16 --json").out);
+    Json own = Simulated(std::string(kPipeline) + " --schedule own.json");
+    const Json built_in = Simulated(std::string(kPipeline) + " --schedule " + name);
+    EXPECT_EQ(own["schedule"], "own.json");
+    for (const char* key : {"step_time_s", "peak_bytes", "ranks", "tasks", "bubble_share"}) {
+      EXPECT_EQ(own[key], built_in[key]) << key;
+    }
+  }
+}
+
+TEST_F(SimulateFiles, ScheduleFileThatDoesNotServe) {
+  const auto of = [](const std::string& schedule, const std::string& batch = "1") {
+    Write("own.json", schedule);
+    return Of(
+        "simulate --model llama-3.1-8b --cluster dgx-h100 --seq 8192 --tp 4 --pp 2 "
+        "--schedule own.json --global-batch " +
+        batch);
+  };
+  EXPECT_EQ(of(R"({"orders": ["F0.0 BW0.0"]})"),
+            "millwright: own.json: has 1 pipeline ranks, and 2 were asked for\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 F1.0 BW0.0 BW1.0", "F0.1 BW0.1 F1.1 BW1.1"]})"),
+            "millwright: own.json: has 2 micro-batches, and 1 were asked for\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 BW0.0", "BW0.1 F0.1"]})"),
+            "millwright: --schedule: own.json: the orders wait for each other without end: rank 1 "
+            "at BW0.1 for F0.1 of its own\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0", "F0.1"]})"),
+            "millwright: --schedule: own.json has no backward pass, and a training step is "
+            "simulated\n");
+  EXPECT_EQ(of(R"({"orders": ["F0.0 F0.1 BW0.1 BW0.0", "F0.2 BW0.2"]})"),
+            "millwright: own.json: some ranks hold more stages than others, and a step splits the "
+            "layers evenly\n");
+  EXPECT_EQ(of(R"({"p": 2, "m": 2, "directions": 2, "rank_of_stage": [0, 1],
+                   "orders": ["F0.0 BW0.0", "F0.1 BW0.1"]})",
+               "2"),
+            "millwright: own.json: 1 stages in a direction are not a multiple of 2 ranks\n");
+}
+
+TEST_F(SimulateFiles, TheJobFilesScheduleIsSimulated) {
+  const auto job = [](const std::string& schedule) {
+    Write("job.json", R"({"model_from": "llama-3.1-8b", "cluster": {"inherit": "dgx-h100"},)"
+                      R"("training": {"global_batch_size": 16, "seq_length": 8192}, "parallel": {)"
+                      R"("tensor_parallel": 2, "sequence_parallel": true, "pipeline_parallel": 4,)"
+                      R"("schedule": ")" +
+                          schedule + "\"}}");
+  };
+  for (const char* name : {"1f1b", "gpipe", "zb-h1", "zb-v", "v-min", "dualpipe", "bfs"}) {
+    job(name);
+    const Json of_job = Simulated(" job.json");
+    EXPECT_EQ(of_job["schedule"], name);
+    EXPECT_EQ(of_job["step_time_s"],
+              Simulated(std::string(kPipeline) + " --schedule " + name)["step_time_s"]);
+  }
+  // The plan's chunks, where the schedule has none of its own.
+  job("bfs\", \"virtual_stages\": 4, \"zero\": 1, \"context_parallel_kind\": \"ring");
+  EXPECT_EQ(Simulated(" job.json")["schedule"], "bfs:4");
+
+  job("zb-v\", \"virtual_stages\": 2, \"context_parallel_kind\": \"ring");
+  Json json = Simulated(" job.json");
+  EXPECT_EQ(json["rejected"]["virtual_stages"], "the zb-v schedule does not go with vpp 2");
+  job("dualpipe");
+  json = Simulated(" job.json --global-batch 6");
+  EXPECT_EQ(json["rejected"]["schedule"],
+            "schedule dualpipe needs at least 8 micro-batches, two a pipeline rank, got 6");
+  job("forward-only");
+  EXPECT_EQ(Of("simulate job.json"),
+            "millwright: job.json: at /parallel/schedule: expected one of \"gpipe\", \"1f1b\", "
+            "\"interleaved\", \"zb-h1\", \"zb-h2\", \"zb-v\", \"v-half\", \"v-min\", \"v-zb\", "
+            "\"dualpipe\", \"dualpipe-v\", \"bfs\", got \"forward-only\"\n");
+}
+
+TEST_F(SimulateFiles, AnEstimateOfAScheduleWithoutAClosedFormSaysSo) {
+  const std::string line = "estimate --schedule gpipe" + std::string(kPipeline);
+  const Outcome text = RunCommand(line);
+  EXPECT_EQ(text.err,
+            "millwright: warning: schedule: gpipe has no closed form: time and memory are those of "
+            "1f1b; simulate has its own\n");
+  const Json gpipe = Json::parse(RunCommand(line + " --json").out);
+  const Json plain = Json::parse(RunCommand("estimate --json" + std::string(kPipeline)).out);
+  EXPECT_EQ(gpipe["warnings"].size(), 1U);
+  EXPECT_EQ(gpipe["plan"]["schedule"], "gpipe");
+  EXPECT_EQ(gpipe["step_time_s"], plain["step_time_s"]);
 }
 
 TEST_F(SimulateFiles, ScheduleThatThePlanDoesNotServe) {
@@ -258,7 +345,11 @@ TEST_F(SimulateFiles, Trace) {
     int passes = 0;
     for (const Json& event : trace["traceEvents"]) {
       const int rank = event["pid"];
-      if (event["ph"] == "C") {
+      if (event["ph"] == "C" && event["name"] == "sent over links") {
+        // Two streams at once, each as if it had NVLink's 450 GB/s alone: nothing is shared here.
+        EXPECT_GE(event["args"]["GB/s"].get<double>(), -1e-3);
+        EXPECT_LE(event["args"]["GB/s"].get<double>(), 900);
+      } else if (event["ph"] == "C") {
         peak[rank] = std::max(peak[rank], event["args"]["GiB"].get<double>());
       } else if (event["ph"] == "M" && event["name"] == "thread_name") {
         names[{rank, event["tid"]}] = event["args"]["name"];
@@ -311,6 +402,139 @@ TEST_F(SimulateFiles, NamesAreEscapedInTheTrace) {
       "--pp 4 --trace step.json");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(Json::parse(Read("step.json"))["otherData"]["cluster"], "\"a\\b</script>");
+}
+
+// What a page's scripts find as its data.
+Json PageData(const std::string& page) {
+  const std::string begin = "id=\"data\">", end = "</script>";
+  const std::size_t from = page.find(begin) + begin.size();
+  return Json::parse(page.substr(from, page.find(end, from) - from));
+}
+
+TEST_F(SimulateFiles, Page) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  for (const char* schedule : {"1f1b", "zb-v", "dualpipe", "interleaved:2"}) {
+    const Outcome outcome = RunCommand("simulate --json --html step.html --schedule " +
+                                       std::string(schedule) + kPipeline);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, StartsWith("millwright: wrote step.html, "));
+    EXPECT_EQ(Files(), 1);
+    const Json answer = Json::parse(outcome.out);
+    const std::string page = Read("step.html");
+    const Json data = PageData(page);
+    EXPECT_EQ(data["kind"], "step");
+    EXPECT_EQ(data["heading"], "llama-3.1-8b");
+    EXPECT_EQ(data["schedule"], schedule);
+    EXPECT_EQ(data["fits"], answer["fits"]);
+    EXPECT_EQ(data["capacity"], answer["capacity_bytes"]);
+    // As in the trace: 4 ranks x 16 micro-batches x (F, BW); 2 chunks; F, B and W of 2 chunks.
+    const std::map<std::string, int> expected{{"1f1b", 128}, {"interleaved:2", 256}, {"zb-v", 384}};
+    if (expected.contains(schedule)) {
+      EXPECT_EQ(data["step"]["passes"], expected.at(schedule));
+    }
+    EXPECT_NEAR(data["step"]["length"].get<double>() / 1e9, answer["step_time_s"].get<double>(),
+                1e-9);
+    ASSERT_EQ(data["step"]["ranks"].size(), 4U);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(data["step"]["ranks"][rank]["peak"], answer["ranks"][rank]["peak_bytes"]);
+    }
+    EXPECT_TRUE(data["full"].is_null());
+    // Same question, same bytes.
+    RunCommand("simulate --html again.html --schedule " + std::string(schedule) + kPipeline);
+    EXPECT_TRUE(Read("again.html") == page);
+    std::filesystem::remove("again.html");
+  }
+}
+
+TEST_F(SimulateFiles, PageOfOneRank) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  ASSERT_EQ(RunCommand("simulate --html step.html" + std::string(kQuestion)).code, 0);
+  const Json data = PageData(Read("step.html"));
+  ASSERT_EQ(data["step"]["ranks"].size(), 1U);
+  // 16 sequences over a data-parallel degree of 4, forward and backward.
+  EXPECT_EQ(data["step"]["passes"], 8);
+}
+
+TEST_F(SimulateFiles, PageOfEveryRank) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const Outcome outcome = RunCommand(
+      "simulate --json --html step.html --jitter 0.05 --seed 1 --steps 5" + std::string(kPipeline));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json full = Json::parse(outcome.out)["full"], data = PageData(Read("step.html"));
+  EXPECT_EQ(data["full"]["steps"], full["steps_s"]);
+  EXPECT_EQ(data["full"]["folded"], full["folded_step_time_s"]);
+  EXPECT_THAT(data["full"]["sentence"].get<std::string>(), StartsWith("Every rank: "));
+  ASSERT_EQ(data["full"]["links"].size(), full["links"].size());
+  EXPECT_FALSE(full["links"].empty());
+  for (std::size_t i = 0; i < full["links"].size(); ++i) {
+    for (const char* key : {"name", "bytes", "utilisation"}) {
+      EXPECT_EQ(data["full"]["links"][i][key], full["links"][i][key]);
+    }
+  }
+  EXPECT_EQ(data["full"]["link_kinds"].size(), full["link_kinds"].size());
+  // The timeline is of the first step, of which no two passes are alike.
+  EXPECT_NEAR(data["step"]["length"].get<double>() / 1e9, full["steps_s"][0].get<double>(), 1e-9);
+  EXPECT_EQ(data["step"]["passes"], 128);
+  EXPECT_EQ(data["step"]["shapes"].size(), 128U);
+}
+
+TEST_F(SimulateFiles, PageAndTraceTogether) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const Outcome outcome =
+      RunCommand("simulate --trace step.json --html step.html" + std::string(kPipeline));
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, testing::MatchesRegex("millwright: wrote step.json, .*\n"
+                                                 "millwright: wrote step.html, .*\n"));
+  EXPECT_EQ(Files(), 2);
+  EXPECT_EQ(Of("simulate --trace a --html a" + std::string(kPipeline)),
+            "millwright: --html: is the file of --trace\n");
+}
+
+TEST_F(SimulateFiles, PageThatCannotBeWritten) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const std::string line = "simulate" + std::string(kPipeline);
+  EXPECT_EQ(Of(line + " --html missing/step.html"),
+            "millwright: missing/step.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Of(line + " --html ."), "millwright: .: cannot be written: Is a directory\n");
+  // Neither of two is written where one cannot be.
+  EXPECT_EQ(Of(line + " --trace step.json --html missing/step.html"),
+            "millwright: missing/step.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(Files(), 0);
+  Write("step.html", "before");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster dgx-h100 --global-batch 16 --seq 8192 --tp 3 "
+      "--html step.html");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "millwright: no step, so step.html is not written\n");
+  EXPECT_EQ(Read("step.html"), "before");
+  EXPECT_EQ(Files(), 1);
+}
+
+TEST_F(SimulateFiles, PageNeedsTheLibrary) {
+  const std::string line = "simulate --html step.html" + std::string(kPipeline);
+  if (HasPageLibrary()) {
+    EXPECT_EQ(RunCommand(line).code, 0);
+    EXPECT_EQ(Files(), 1);
+    return;
+  }
+  EXPECT_EQ(Of(line),
+            "millwright: --html: this program was built without D3, which draws pages; install it "
+            "(Debian: node-d3), configure and build again\n");
+  EXPECT_EQ(Files(), 0);
+}
+
+TEST_F(SimulateFiles, NamesStayTextInThePage) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  const std::string name = "</script><script>alert(1)</script><!-- \"x\" 'y' & \\";
+  Write("cluster.json", R"({"inherit": "dgx-h100", "name": )" + Json(name).dump() + "}");
+  const Outcome outcome = RunCommand(
+      "simulate --model llama-3.1-8b --cluster cluster.json --global-batch 16 --seq 8192 --tp 2 "
+      "--pp 4 --html step.html");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const std::string page = Read("step.html");
+  EXPECT_EQ(PageData(page)["cluster"], name);
+  EXPECT_EQ(page.find("<script>alert"), page.npos);
+  EXPECT_EQ(page.find("</script><!--"), page.npos);
 }
 
 TEST_F(SimulateFiles, ScheduleFileThatDeadlocks) {

@@ -11,21 +11,12 @@
 
 #include "core/hf_config.h"
 #include "core/parameters.h"
+#include "tests/read_config.h"
 
 namespace millwright {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <class F>
-std::string Complaint(F&& f) {
-  try {
-    f();
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(ModelPresets, AreFoundHoweverTheyAreSpelt) {
   for (const char* name : {"llama-3.1-70b", "Llama 3.1 70B", "LLAMA_3_1_70B", "llama3.170b",

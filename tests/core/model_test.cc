@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/model_presets.h"
 #include "core/parameters.h"
+#include "tests/read_config.h"
 
 namespace millwright {
 namespace {
@@ -17,25 +18,10 @@ std::string Write(const ModelConfig& model) {
   return WriteConfig([&](ConfigIo& io) { Fields(io, copy); });
 }
 
-ModelConfig Read(std::string_view text) {
-  ModelConfig model;
-  ReadConfig("m.json", text, [&](ConfigIo& io) { Fields(io, model); });
-  return model;
-}
-
-std::string Complaint(std::string_view text) {
-  try {
-    Read(text);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
-}
-
 TEST(Model, EveryPresetIsWrittenAndReadBackEqual) {
   for (const ModelPreset& preset : ModelPresets()) {
     const ModelConfig model = PresetModel(preset.name);
-    EXPECT_EQ(Read(Write(model)), model) << preset.name;
+    EXPECT_EQ(Read<ModelConfig>(Write(model)), model) << preset.name;
     EXPECT_TRUE(Inconsistencies(model).empty()) << preset.name;
   }
 }
@@ -96,12 +82,13 @@ TEST(Model, RandomModelsAreWrittenAndReadBackEqual) {
       m.num_layers += m.layers.back().count;
     }
     ASSERT_TRUE(Inconsistencies(m).empty()) << Inconsistencies(m)[0].what;
-    ASSERT_EQ(Read(Write(m)), m) << Write(m);
+    ASSERT_EQ(Read<ModelConfig>(Write(m)), m) << Write(m);
   }
 }
 
 TEST(Model, DefaultsFollowFromTheRest) {
-  const ModelConfig m = Read(R"({"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
+  const ModelConfig m =
+      Read<ModelConfig>(R"({"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
                                  "vocab_size": 100})");
   EXPECT_EQ(m.num_query_groups, 4);
   EXPECT_EQ(m.kv_channels, 16);       // 64 / 4
@@ -109,7 +96,8 @@ TEST(Model, DefaultsFollowFromTheRest) {
   EXPECT_EQ(m.layers, (std::vector<LayerRun>{{3, {}}}));
   EXPECT_FALSE(m.has_moe());
 
-  const ModelConfig moe = Read(R"({"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
+  const ModelConfig moe =
+      Read<ModelConfig>(R"({"num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
       "vocab_size": 100, "moe": {"num_experts": 4, "topk": 2, "ffn_hidden_size": 32}})");
   EXPECT_EQ(moe.layers, (std::vector<LayerRun>{{3, {.moe = true}}}));
 }
@@ -133,41 +121,44 @@ TEST(Model, RelationsOfFieldsAreChecked) {
     return R"({"num_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "vocab_size": 100)" +
            more + "}";
   };
-  EXPECT_EQ(Complaint(with("")), "");
+  EXPECT_EQ(Complaint<ModelConfig>(with("")), "");
   EXPECT_EQ(
-      Complaint(with(R"(, "num_query_groups": 3)")),
-      "m.json: at /num_attention_heads: 8 attention heads cannot be shared out evenly among 3 "
+      Complaint<ModelConfig>(with(R"(, "num_query_groups": 3)")),
+      "c.json: at /num_attention_heads: 8 attention heads cannot be shared out evenly among 3 "
       "query groups (KV heads)");
-  EXPECT_EQ(Complaint(with(R"(, "layers": [{"count": 3}])")),
-            "m.json: at /layers: the runs hold 3 layers, the model 4");
-  EXPECT_EQ(Complaint(with(R"(, "layers": [{"count": 4, "moe": true}])")),
-            "m.json: at /layers: a layer is MoE but the model has no experts");
-  EXPECT_EQ(Complaint(with(R"(, "moe": {"num_experts": 4, "topk": 5, "ffn_hidden_size": 8})")),
-            "m.json: at /moe: a token cannot be sent to 5 of 4 experts");
-  EXPECT_EQ(Complaint(with(R"(, "moe": {"num_experts": 9, "topk": 2, "ffn_hidden_size": 8,
-                                        "num_groups": 2, "topk_groups": 3})")),
-            "m.json: at /moe: 9 experts cannot be put into 2 equal groups\n"
-            "m.json: at /moe: a token cannot be sent to 3 of 2 groups");
-  EXPECT_EQ(Complaint(with(R"(, "position_embedding": "learned")")),
-            "m.json: at /max_position_embeddings: learned positions need at least 1, got 0");
+  EXPECT_EQ(Complaint<ModelConfig>(with(R"(, "layers": [{"count": 3}])")),
+            "c.json: at /layers: the runs hold 3 layers, the model 4");
+  EXPECT_EQ(Complaint<ModelConfig>(with(R"(, "layers": [{"count": 4, "moe": true}])")),
+            "c.json: at /layers: a layer is MoE but the model has no experts");
+  EXPECT_EQ(Complaint<ModelConfig>(
+                with(R"(, "moe": {"num_experts": 4, "topk": 5, "ffn_hidden_size": 8})")),
+            "c.json: at /moe: a token cannot be sent to 5 of 4 experts");
   EXPECT_EQ(
-      Complaint(with(R"(, "num_query_groups": 4, "mla": {"kv_lora_rank": 8,
+      Complaint<ModelConfig>(with(R"(, "moe": {"num_experts": 9, "topk": 2, "ffn_hidden_size": 8,
+                                        "num_groups": 2, "topk_groups": 3})")),
+      "c.json: at /moe: 9 experts cannot be put into 2 equal groups\n"
+      "c.json: at /moe: a token cannot be sent to 3 of 2 groups");
+  EXPECT_EQ(Complaint<ModelConfig>(with(R"(, "position_embedding": "learned")")),
+            "c.json: at /max_position_embeddings: learned positions need at least 1, got 0");
+  EXPECT_EQ(
+      Complaint<ModelConfig>(with(R"(, "num_query_groups": 4, "mla": {"kv_lora_rank": 8,
                  "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8})")),
-      "m.json: at /num_query_groups: latent attention has one query group a head: expected 8, "
+      "c.json: at /num_query_groups: latent attention has one query group a head: expected 8, "
       "got 4");
   EXPECT_EQ(
-      Complaint(R"({"num_layers": 4, "hidden_size": 65, "num_attention_heads": 8,
+      Complaint<ModelConfig>(R"({"num_layers": 4, "hidden_size": 65, "num_attention_heads": 8,
                           "vocab_size": 100})"),
-      "m.json: at /kv_channels: hidden_size 65 is not a multiple of 8 attention heads, so the "
+      "c.json: at /kv_channels: hidden_size 65 is not a multiple of 8 attention heads, so the "
       "head size must be given");
 }
 
 TEST(Model, TooManyParametersToCountAreRefused) {
   // A layer: MLP 2 x 2^44, attention 4 x 2^36: 3.546e13 parameters; and 10,000 of them.
-  EXPECT_EQ(Complaint(R"({"num_layers": 10000, "hidden_size": 1048576, "num_attention_heads": 65536,
+  EXPECT_EQ(Complaint<ModelConfig>(
+                R"({"num_layers": 10000, "hidden_size": 1048576, "num_attention_heads": 65536,
                           "vocab_size": 16777216, "ffn_hidden_size": 16777216,
                           "gated_linear_unit": false, "kv_channels": 1})"),
-            "m.json: at /num_layers: the model would have 3.55e+17 parameters, past 2^53");
+            "c.json: at /num_layers: the model would have 3.55e+17 parameters, past 2^53");
 }
 
 }  // namespace

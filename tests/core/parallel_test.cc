@@ -5,23 +5,10 @@
 
 #include <random>
 
+#include "tests/read_config.h"
+
 namespace millwright {
 namespace {
-
-ParallelConfig Read(std::string_view text) {
-  ParallelConfig parallel;
-  ReadConfig("p.json", text, [&](ConfigIo& io) { Fields(io, parallel); });
-  return parallel;
-}
-
-std::string Complaint(std::string_view text) {
-  try {
-    Read(text);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
   std::mt19937_64 random(6);
@@ -50,22 +37,23 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
         if (i == round % kRecomputeModules || from(0, 1) == 1)
           p.recompute.modules.push_back(static_cast<RecomputeModule>(i));
     }
-    p.schedule = static_cast<Schedule>(from(0, 1));
+    p.schedule = TrainingScheduleNames()[std::size_t(from(0, 11))].value;
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, p); });
-    ASSERT_EQ(Read(text), p) << text;
+    ASSERT_EQ(Read<ParallelConfig>(text), p) << text;
   }
 }
 
 TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
-  EXPECT_EQ(Complaint(R"({"recompute": {"granularity": "selective"}})"),
-            "p.json: at /recompute/modules: selective recompute needs at least one module");
-  EXPECT_EQ(Complaint(R"({"recompute": {"granularity": "full", "modules": ["mlp"]}})"),
-            "p.json: at /recompute/modules: only selective recompute takes modules");
-  EXPECT_EQ(Complaint(R"({"recompute": {"full_layers": 2}})"),
-            "p.json: at /recompute/full_layers: only full recompute takes a number of layers");
-  EXPECT_EQ(Complaint(R"({"tensor_paralel": 8, "zero": 4})"),
-            "p.json: at /zero: expected an integer from 0 to 3, got 4\n"
-            "p.json: at /tensor_paralel: unknown field; did you mean \"tensor_parallel\"? accepted "
+  EXPECT_EQ(Complaint<ParallelConfig>(R"({"recompute": {"granularity": "selective"}})"),
+            "c.json: at /recompute/modules: selective recompute needs at least one module");
+  EXPECT_EQ(
+      Complaint<ParallelConfig>(R"({"recompute": {"granularity": "full", "modules": ["mlp"]}})"),
+      "c.json: at /recompute/modules: only selective recompute takes modules");
+  EXPECT_EQ(Complaint<ParallelConfig>(R"({"recompute": {"full_layers": 2}})"),
+            "c.json: at /recompute/full_layers: only full recompute takes a number of layers");
+  EXPECT_EQ(Complaint<ParallelConfig>(R"({"tensor_paralel": 8, "zero": 4})"),
+            "c.json: at /zero: expected an integer from 0 to 3, got 4\n"
+            "c.json: at /tensor_paralel: unknown field; did you mean \"tensor_parallel\"? accepted "
             "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
             "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
             "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule");

@@ -162,7 +162,6 @@ TEST(LayerWeights, LatentAttentionOfDeepSeekV3) {
 TEST(HeadWeights, ATiedHeadIsNotCountedAgain) {
   const ModelConfig tied = PresetModel("gemma-2-9b");
   EXPECT_EQ(HeadWeights(tied).size(), 1U);  // the final norm
-  EXPECT_EQ(OutputHead(tied).elements(), 256000LL * 3584);
   EXPECT_EQ(HeadWeights(PresetModel("llama-3-8b")).back().elements(), 128256LL * 4096);
   EXPECT_EQ(EmbeddingWeights(PresetModel("gpt2")).back().name, "position_embedding");
   EXPECT_EQ(EmbeddingWeights(PresetModel("gpt2")).back().elements(), 1024 * 768);

@@ -5,23 +5,10 @@
 
 #include <random>
 
+#include "tests/read_config.h"
+
 namespace millwright {
 namespace {
-
-TrainingConfig Read(std::string_view text) {
-  TrainingConfig training;
-  ReadConfig("t.json", text, [&](ConfigIo& io) { Fields(io, training); });
-  return training;
-}
-
-std::string Complaint(std::string_view text) {
-  try {
-    Read(text);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
   std::mt19937_64 random(5);
@@ -51,21 +38,22 @@ TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
     t.expert_overlap = coin();
     t.mfu_convention = coin() ? MfuConvention::kFull : MfuConvention::kCausal;
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, t); });
-    ASSERT_EQ(Read(text), t) << text;
+    ASSERT_EQ(Read<TrainingConfig>(text), t) << text;
   }
 }
 
 TEST(Training, RangesAreChecked) {
-  EXPECT_EQ(Complaint(R"({"global_batch_size": 0, "seq_length": -1, "gradient_bytes": 1,
+  EXPECT_EQ(
+      Complaint<TrainingConfig>(R"({"global_batch_size": 0, "seq_length": -1, "gradient_bytes": 1,
                           "moe_imbalance": 0.5, "precision": "bf61", "state": "megatorn"})"),
-            "t.json: at /global_batch_size: expected an integer from 1 to 1073741824, got 0\n"
-            "t.json: at /seq_length: expected an integer from 1 to 1073741824, got -1\n"
-            "t.json: at /precision: expected one of \"fp16\", \"bf16\", "
-            "\"fp8\", \"mxfp8\", \"nvfp4\", got \"bf61\"; did you mean \"bf16\"?\n"
-            "t.json: at /state: expected one of \"megatron\", \"fsdp\", got \"megatorn\"; did you "
-            "mean \"megatron\"?\n"
-            "t.json: at /gradient_bytes: expected a number from 2 to 4, got 1\n"
-            "t.json: at /moe_imbalance: expected a number from 1 to 1000, got 0.5");
+      "c.json: at /global_batch_size: expected an integer from 1 to 1073741824, got 0\n"
+      "c.json: at /seq_length: expected an integer from 1 to 1073741824, got -1\n"
+      "c.json: at /precision: expected one of \"fp16\", \"bf16\", "
+      "\"fp8\", \"mxfp8\", \"nvfp4\", got \"bf61\"; did you mean \"bf16\"?\n"
+      "c.json: at /state: expected one of \"megatron\", \"fsdp\", got \"megatorn\"; did you "
+      "mean \"megatron\"?\n"
+      "c.json: at /gradient_bytes: expected a number from 2 to 4, got 1\n"
+      "c.json: at /moe_imbalance: expected a number from 1 to 1000, got 0.5");
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(Stages, HoldEveryLayerOnce) {
     EXPECT_EQ(moe, 58 + 1);
     EXPECT_TRUE(stages.front().embedding);
     EXPECT_TRUE(stages.back().head);
-    for (const StageContent& s : DistinctStages(stages)) ranks += s.ranks;
+    for (const StageContent& s : DistinctStages(stages)) ranks += int(s.ranks.size());
     EXPECT_EQ(ranks, p);
   }
   // PP 16: the first stage has the three dense layers, of which two lead.

@@ -41,6 +41,7 @@ std::vector<Comparison> Compare() {
         TrainingConfig training{.global_batch_size = 512, .seq_length = 4096};
         training.overlap_grad_reduce = pick({0, 1, 1});
         training.overlap_param_gather = pick({0, 1, 1});
+        training.overlap_p2p = pick({0, 1, 1});
         ParallelConfig p;
         p.tensor = pick({1, 2, 4});
         p.sequence_parallel = p.tensor > 1 && pick({0, 1});
@@ -48,7 +49,7 @@ std::vector<Comparison> Compare() {
         p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
         p.pipeline = pick({1, 2, 4, 8});
         p.virtual_stages = pick({1, 1, 2, 3});
-        p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+        p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
         if (gpus % (p.tensor * p.context * p.pipeline) != 0) continue;
         p.data = gpus / (p.tensor * p.context * p.pipeline);
         p.expert = pick({1, 1, 2, 8});

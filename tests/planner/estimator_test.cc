@@ -92,7 +92,7 @@ TEST(Estimator, QuickAndItemisedAgree) {
       p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
       p.pipeline = pick({1, 2, 4});
       p.virtual_stages = pick({1, 1, 2, 3});
-      p.schedule = p.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+      p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
       p.data = 32 / (p.tensor * p.context * p.pipeline);
       p.expert = pick({1, 1, 2, 8});
       p.expert_tensor = pick({1, 1, 2});

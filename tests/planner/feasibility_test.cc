@@ -32,7 +32,7 @@ TEST(CheckPlan, AcceptsWhatPeopleRun) {
   EXPECT_EQ(q.Ask(Plan(8, 4, 4)), "");
   ParallelConfig interleaved = Plan(4, 4, 8);
   interleaved.virtual_stages = 5;
-  interleaved.schedule = Schedule::kInterleaved;
+  interleaved.schedule = ScheduleKind::kInterleaved;
   EXPECT_EQ(q.Ask(interleaved), "");
   // 126 layers over 16 stages; DeepSeek-V3's 61 over 16 with 256 experts over 64.
   q.model = PresetModel("llama-3.1-405b");
@@ -56,9 +56,22 @@ TEST(CheckPlan, NamesWhatDoesNotDivide) {
   p = Plan(8, 4, 4);
   p.virtual_stages = 2;
   EXPECT_EQ(q.Ask(p), "the 1f1b schedule does not go with vpp 2");
-  p.schedule = Schedule::kInterleaved;
+  p.schedule = ScheduleKind::kInterleaved;
   p.micro_batch_size = 256;  // one micro-batch
   EXPECT_EQ(q.Ask(p), "1 micro-batches are not a multiple of pp 4 (interleaved)");
+  // 1,024 / (4 x 128) = 2 micro-batches; a V has 2 stages a rank.
+  p = Plan(8, 4, 4);
+  p.micro_batch_size = 128;
+  p.schedule = ScheduleKind::kZbH1;
+  EXPECT_EQ(q.Ask(p), "");
+  p.schedule = ScheduleKind::kDualPipeV;
+  EXPECT_EQ(q.Ask(p),
+            "schedule dualpipe-v needs at least 8 micro-batches, two a pipeline rank, got 2");
+  p.virtual_stages = 2;
+  EXPECT_EQ(q.Ask(p), "the dualpipe-v schedule does not go with vpp 2");
+  p = Plan(1, 64, 2);
+  p.schedule = ScheduleKind::kZbV;
+  EXPECT_EQ(q.Ask(p), "80 layers are fewer than the 128 stages of schedule zb-v");
   p = Plan(8, 4, 4);
   p.expert = 2;
   EXPECT_EQ(q.Ask(p), "llama-3.1-70b has no experts for ep 2 and etp 1");

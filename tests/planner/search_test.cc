@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -25,24 +26,15 @@ struct Brute {
 };
 
 // Every assignment of every knob, one after the other, through the checks and Itemise alone.
-Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-                 double margin) {
-  Brute brute;
+void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recomputes,
+                 const std::function<void(const Estimate&)>& visit) {
+  const ModelConfig& model = estimator.model();
+  const TrainingConfig& training = estimator.training();
+  const Cluster& cluster = estimator.cluster();
   const int gpus = cluster.gpus();
-  const Estimator estimator(model, training, cluster);
-  std::vector<Recompute> recomputes = RecomputeChoices(model);
-  for (int n = 1; n < model.num_layers; ++n) {
-    recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
-  }
   ParallelConfig p;
   const auto consider = [&] {
-    if (CheckPlan(model, training, cluster.gpu(), gpus, p)) return;
-    const Estimate e = estimator.Itemise(p);
-    const RankedPlan plan{p, e.step, e.peak};
-    if (e.peak <= (1 - margin) * e.capacity) {
-      brute.fitting.push_back(plan);
-    }
-    if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
+    if (!CheckPlan(model, training, cluster.gpu(), gpus, p)) visit(estimator.Itemise(p));
   };
   const std::vector<int> degrees = DivisorsOf(gpus);
   for (int t : degrees)
@@ -66,7 +58,7 @@ Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const
                       p.expert = e;
                       p.expert_tensor = x;
                       p.virtual_stages = v;
-                      p.schedule = v > 1 ? Schedule::kInterleaved : Schedule::k1F1B;
+                      p.schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
                       p.micro_batch_size = b;
                       p.zero = zero;
                       // All ranks, or those inside a domain.
@@ -83,6 +75,21 @@ Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const
                     }
           }
       }
+}
+
+Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+                 double margin) {
+  Brute brute;
+  const Estimator estimator(model, training, cluster);
+  std::vector<Recompute> recomputes = RecomputeChoices(model);
+  for (int n = 1; n < model.num_layers; ++n) {
+    recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
+  }
+  ForEachPlan(estimator, recomputes, [&](const Estimate& e) {
+    const RankedPlan plan{e.plan, e.step, e.peak};
+    if (e.peak <= (1 - margin) * e.capacity) brute.fitting.push_back(plan);
+    if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
+  });
   std::sort(brute.fitting.begin(), brute.fitting.end(), Before);
   return brute;
 }
@@ -181,6 +188,78 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
   }
 }
 
+// Of the plans over the limit, by what the item is that they are attributed to: how many, and by
+// how much the nearest is over it.
+TEST(Search, MemoryRejectionsEqualBruteForce) {
+  const auto least_over = [](const OutOfMemory& item, Bytes limit) {
+    return item.nearest->peak - limit;
+  };
+  ModelConfig five = PresetModel("tiny-llama");
+  five.num_layers = 5;
+  five.layers = {{.count = 5, .kind = {}}};
+  int items_seen = 0;
+  for (const double gib : {1.0, 1.2, 1.4, 1.6}) {
+    SCOPED_TRACE(gib);
+    ClusterConfig config = FindCluster("dgx-h100");
+    config.gpu.hbm_capacity = Bytes(gib * 1073741824);
+    const Cluster cluster(config);
+    const TrainingConfig training{.global_batch_size = 8, .seq_length = 4096};
+    const Estimator estimator(five, training, cluster);
+    SearchOptions options;
+    options.threads = 2;
+    options.top = 1000;  // more than there are: nothing is cut for being slow
+    // Neither of the two is better than the other, so that both are costed everywhere.
+    options.filter.Require("recompute=none|full(all)");
+    const SearchResult result = Search(five, training, cluster, options);
+
+    std::array<OutOfMemory, kMemoryItems> brute;
+    const std::vector<Recompute> recomputes = {{}, {.granularity = RecomputeGranularity::kFull}};
+    ForEachPlan(estimator, recomputes, [&](const Estimate& e) {
+      const ParallelConfig& p = e.plan;
+      const int ranks = p.data * p.context;
+      if (ranks == 1 && p.zero > 0) return;  // nothing to shard over: one plan of four
+      if (p.zero_shard == ranks) return;     // is the same as 0
+      if (e.peak <= result.memory_limit) return;
+      // What recomputation does not change, of the stage that has most of it.
+      StageMemory floor;
+      for (StageMemory stage : e.memory) {
+        for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits,
+                                MemoryItem::kWorkingSet, MemoryItem::kAllocatorSlack}) {
+          stage[item] = Bytes(0);
+        }
+        if (stage.total() > floor.total()) floor = stage;
+      }
+      const double slack = DeviceOverheadsOf(training).allocator_slack;
+      const Bytes least = floor.allocated() * (1 + slack) + floor[MemoryItem::kNccl] +
+                          floor[MemoryItem::kCudaContext];
+      const MemoryItem largest = least > result.memory_limit
+                                     ? floor.largest()
+                                     : e.memory[std::size_t(e.peak_stage)].largest();
+      OutOfMemory& item = brute[static_cast<std::size_t>(largest)];
+      ++item.count;
+      if (!item.nearest || e.peak < item.nearest->peak) item.nearest = {p, e.step, e.peak};
+    });
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < kMemoryItems; ++i) {
+      SCOPED_TRACE(Name(static_cast<MemoryItem>(i)));
+      const OutOfMemory& item = result.out_of_memory[i];
+      sum += item.count;
+      EXPECT_EQ(item.count, brute[i].count);
+      ASSERT_EQ(item.nearest.has_value(), brute[i].nearest.has_value());
+      if (!item.nearest) continue;
+      ++items_seen;
+      EXPECT_NEAR(least_over(item, result.memory_limit) / least_over(brute[i], result.memory_limit),
+                  1, 1e-6);
+      const Estimate e = estimator.Itemise(item.nearest->plan);
+      EXPECT_EQ(e.peak_stage, item.stage);
+      EXPECT_NEAR(e.peak / item.nearest->peak, 1, 1e-12);
+    }
+    EXPECT_EQ(sum, result.rejected[static_cast<int>(RejectionReason::kOutOfMemory)]);
+    EXPECT_GT(sum, 0);
+  }
+  EXPECT_GE(items_seen, 6);
+}
+
 TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
   const ModelConfig model = PresetModel("mixtral-8x7b");
   const TrainingConfig training{.global_batch_size = 256, .seq_length = 4096};
@@ -195,7 +274,15 @@ TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
     const SearchResult many = Search(model, training, cluster, options);
     EXPECT_EQ(many.searched, one.searched);
     EXPECT_EQ(many.rejected, one.rejected);
-    EXPECT_EQ(many.out_of_memory, one.out_of_memory);
+    for (int i = 0; i < kMemoryItems; ++i) {
+      const OutOfMemory &a = many.out_of_memory[i], &b = one.out_of_memory[i];
+      EXPECT_EQ(a.count, b.count);
+      EXPECT_EQ(a.stage, b.stage);
+      ASSERT_EQ(a.nearest.has_value(), b.nearest.has_value());
+      if (a.nearest) {
+        EXPECT_EQ(a.nearest->plan, b.nearest->plan);
+      }
+    }
     ASSERT_EQ(many.plans.size(), one.plans.size());
     for (std::size_t i = 0; i < one.plans.size(); ++i) {
       EXPECT_EQ(many.plans[i].plan, one.plans[i].plan);

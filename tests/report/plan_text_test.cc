@@ -97,14 +97,66 @@ TEST(PlanText, TableLeavesOutWhatAllShare) {
   second.plan.recompute = {.granularity = RecomputeGranularity::kSelective,
                            .modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm}};
   second.step = Seconds(11);
-  EXPECT_EQ(PlanTable({Example(), second}, {}),
-            "# tp sp cp pp dp mbs zero    step  tok/s/GPU  TFLOP/s    MFU    HFU   GiB  slower  "
+  EXPECT_EQ(PlanTable({{.estimate = Example()}, {.estimate = second}}, {}),
+            "# tp sp cp pp dp mbs zero  slower  estimate  tok/s/GPU  TFLOP/s    MFU    HFU   GiB  "
             "recompute\n"
-            "1  4 on  1  2 16   1    1  10.0 s      1,103      496  50.1%  55.0%  70.0          "
+            "1  4 on  1  2 16   1    1            10.0 s      1,103      496  50.1%  55.0%  70.0  "
             "none\n"
-            "2  4 on 2u  2  8   1    1  11.0 s      1,103      496  50.1%  55.0%  70.0  +10.0%  "
+            "2  4 on 2u  2  8   1    1  +10.0%    11.0 s      1,103      496  50.1%  55.0%  70.0  "
             "mlp,layernorm\n"
             "    (u: Ulysses; other context parallelism is ring)\n");
+}
+
+TEST(PlanText, TableRanksByTheSimulation) {
+  // Estimate 10 s: 10/8 - 1 = 25%, 10/12.5 - 1 = -20%; 12.5/8 - 1 = 56.25%.
+  const Contender first{.estimate = Example(), .simulated = SimulatedCost{Seconds(8), {}}};
+  const Contender second{.estimate = Example(), .simulated = SimulatedCost{Seconds(12.5), {}}};
+  EXPECT_EQ(
+      PlanTable({first, second}, {}),
+      "# tp sp pp dp mbs zero  simulated  slower  estimate     off  tok/s/GPU  TFLOP/s    "
+      "MFU    HFU   GiB\n"
+      "1  4 on  2 16   1    1     8.00 s            10.0 s  +25.0%      1,103      496  50.1%  "
+      "55.0%  70.0\n"
+      "2  4 on  2 16   1    1     12.5 s  +56.2%    10.0 s  -20.0%      1,103      496  50.1%  "
+      "55.0%  70.0\n");
+}
+
+TEST(PlanText, SaysWhereEstimateAndSimulationDisagree) {
+  PlanAnswer answer;
+  EXPECT_EQ(SimulatedText(answer, {}), "");
+  answer.result.memory_limit = Bytes(76 * kGiB);
+  // 77.5 - 76 = 1.5
+  answer.contenders = {.plans = {{.estimate = Example()}},
+                       .left_out = {{.estimate = Example(),
+                                     .simulated = SimulatedCost{Seconds(9), Bytes(77.5 * kGiB)}}},
+                       .simulated = 5,
+                       .median_difference = 0.01,
+                       .largest_difference = 0.034};
+  EXPECT_EQ(
+      SimulatedText(answer, {}),
+      "  Ranked by simulated step, of the 5 fastest by the estimate; it is 1.0% off at the "
+      "median and 3.4%\n  at most.\n"
+      "  Without a simulated step: too many tasks; ranked by the estimate.\n"
+      "  Left out: tp4 sp pp2 dp16 mbs1 zero1 would take 9.00 s, and fits by the estimate, but "
+      "the\n  simulation holds 77.5 GiB, 1.5 GiB too much.\n");
+  answer.contenders = {.plans = {{.estimate = Example(),
+                                  .simulated = SimulatedCost{Seconds(9), Bytes(77.5 * kGiB)}}},
+                       .none_fits_simulated = true,
+                       .simulated = 1,
+                       .largest_difference = 0.034};
+  EXPECT_EQ(
+      SimulatedText(answer, {}),
+      "  The estimate is 3.4% off the simulation.\n"
+      "  By the simulation none leaves the margin free: the best holds 77.5 GiB of 76.0 GiB.\n");
+}
+
+TEST(PlanText, LossWhereTheEstimateSaysOtherwise) {
+  // Estimates 10 and 10.5, simulated 12 and 11.
+  Contender plan{.estimate = Example(), .simulated = SimulatedCost{Seconds(12), {}}};
+  Contender best{.estimate = Example(), .simulated = SimulatedCost{Seconds(11), {}}};
+  best.estimate.step = Seconds(10.5);
+  EXPECT_EQ(LossSentence(plan, best),
+            "by the estimate it gains 500 ms on the best plan, by the simulation it loses 1.00 s");
 }
 
 TEST(PlanText, LossNamesItsCauses) {
@@ -113,7 +165,7 @@ TEST(PlanText, LossNamesItsCauses) {
   plan.time[TimeItem::kExpert] = Seconds(2);       // loses 2
   plan.time[TimeItem::kRecompute] = Seconds(0.5);  // loses 0.5
   plan.step = plan.time.total();                   // 12
-  EXPECT_EQ(LossSentence(plan, Example()),
+  EXPECT_EQ(LossSentence({.estimate = plan}, {.estimate = Example()}),
             "it loses 2.00 s (20.0%) to the best plan: 2.00 s in expert-parallel communication "
             "(and gains 500 ms in compute)");
 }
@@ -123,11 +175,19 @@ TEST(PlanText, RejectionsLargestFirst) {
   result.searched = 1234;
   result.rejected[static_cast<int>(RejectionReason::kHeads)] = 2;
   result.rejected[static_cast<int>(RejectionReason::kOutOfMemory)] = 1000;
-  result.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] = 400;
-  result.out_of_memory[static_cast<int>(MemoryItem::kActivations)] = 600;
+  result.memory_limit = Bytes(64 * kGiB);
+  // 65.5 - 64
+  result.out_of_memory[static_cast<int>(MemoryItem::kOptimizer)] = {
+      .count = 4,
+      .nearest = RankedPlan{Example().plan, Seconds(10), Bytes(65.5 * kGiB)},
+      .stage = 1};
+  result.out_of_memory[static_cast<int>(MemoryItem::kActivations)].count = 996;
   EXPECT_EQ(RejectionText(result, {}),
             "1,234 plans costed; what was rejected\n"
-            "  1,000  out of memory (largest item: 600 activations, 400 optimizer state)\n"
+            "  1,000  out of memory; most of the fullest stage is\n"
+            "             996  activations\n"
+            "               4  optimizer state (nearest: 1.5 GiB over on stage 1, tp4 sp pp2 dp16 "
+            "mbs1 zero1)\n"
             "      2  attention heads not divisible by tp\n");
 }
 

@@ -247,6 +247,273 @@ TEST(Network, ASlowLinkSlowsWhoCrossesIt) {
   EXPECT_NEAR(ends.at(2), 0.030, 1e-10);
 }
 
+// --- Slow and failed links, collisions
+// -----------------------------------------------------------------------------
+
+int LinkOf(const Cluster& cluster, const char* from, const char* to) {
+  return *cluster.LinkBetween(*cluster.VertexNamed(from), *cluster.VertexNamed(to));
+}
+
+void ForBothWays(const Cluster& cluster, const char* a, const char* b, auto what) {
+  what(LinkOf(cluster, a, b));
+  what(LinkOf(cluster, b, a));
+}
+
+double TimeOf(FairShareNetwork& network, const CollectiveCall& call) {
+  const double alone = network.Alone(call).value;
+  network.Start(0_s, call, 1);
+  const double time = RunAll(network).at(1);
+  EXPECT_NEAR(time / alone, 1, 1e-9);
+  return time;
+}
+
+// All-reduce of 1 GB over two nodes of 8: eight rings, one by each NIC, of 1/8 of the payload, of
+// which 2 x 15/16 cross each NIC: 0.234 GB at 50 GB/s, 4.6875 ms.  NVLink has 1.875 GB at 450 GB/s,
+// 4.17 ms.  With NIC 3 of node 0 at half speed its ring takes twice as long, and so all.
+TEST(Network, OneOfEightNicsAtHalfSpeedHalvesARingOverTwoNodes) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  for (const double factor : {1.0, 0.95, 0.5, 0.1}) {
+    for (const bool out : {true, false}) {  // either direction
+      FairShareNetwork network(cluster, kIdeal);
+      network.Slow(
+          out ? LinkOf(cluster, "node0/nic3", "leaf0.3") : LinkOf(cluster, "leaf0.3", "node0/nic3"),
+          factor);
+      const int all = network.AddGroup(Strided(0, 1, 16));
+      EXPECT_NEAR(TimeOf(network, {.group = all, .payload = 1_GB}), 4.6875e-3 / factor, 1e-9);
+    }
+  }
+}
+
+// Without NIC 3 its ring goes by other NICs of the node, which then carry two: half the rate.
+TEST(Network, OneOfEightNicsDownHalvesARingOverTwoNodes) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  FairShareNetwork network(cluster, kIdeal);
+  ForBothWays(cluster, "node0/nic3", "leaf0.3", [&](int link) { network.Fail(link); });
+  const int all = network.AddGroup(Strided(0, 1, 16));
+  EXPECT_NEAR(TimeOf(network, {.group = all, .payload = 1_GB}), 9.375e-3, 1e-9);
+  for (const LinkLoad& load : network.Loads(1_s)) {
+    EXPECT_NE(load.link, LinkOf(cluster, "node0/nic3", "leaf0.3"));
+    EXPECT_NE(load.link, LinkOf(cluster, "leaf0.3", "node0/nic3"));
+  }
+}
+
+// The same by rails: 8 data-parallel groups of two.  An all-gather of 2 GB puts 1 GB over each
+// member's NIC: 20 ms.  GPU 3 of node 0 now sends to node 1 by NIC 1 (the second of seven, its
+// turn for node 1) and receives by NIC 0 (the first): rails 3, 1 and 0 take 40 ms, the others 20.
+TEST(Network, TwoRailsShareANicWhereOneIsDown) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  FairShareNetwork network(cluster, kIdeal);
+  ForBothWays(cluster, "node0/nic3", "leaf0.3", [&](int link) { network.Fail(link); });
+  for (int rail = 0; rail < 8; ++rail) {
+    const int group = network.AddGroup(Strided(rail, 8, 2));
+    const CollectiveCall call{.group = group, .kind = Kind::kAllGather, .payload = 2_GB};
+    EXPECT_NEAR(network.Alone(call).value, 0.020, 1e-12);  // alone even rail 3 has a whole NIC
+    network.Start(0_s, call, rail);
+  }
+  const auto ends = RunAll(network);
+  for (int rail = 0; rail < 8; ++rail) {
+    const bool shares = rail == 0 || rail == 1 || rail == 3;
+    EXPECT_NEAR(ends.at(rail), shares ? 0.040 : 0.020, 1e-9) << rail;
+  }
+}
+
+// With what software achieves.  Over one rail, an all-gather of 2 GB has 1 GB to send at
+// 50 GB/s x 0.96; over two whole nodes, the rings of an all-reduce of 1 GB have 1.875 GB at
+// 450 GB/s x 0.79 of NVLink, 5.274 ms, and at 8 x 50 GB/s x 0.96 of NICs, 4.883 ms.  Those parts of
+// the price, and no others, follow the slow NIC, at the efficiency of a sound one.
+TEST(Network, SlowLinksKeepTheEfficiencyOfSoundOnes) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  const CollectiveCalibration& c = CalibrationFor(cluster.gpu()).collective;
+  const double rail = 1e9 / (50e9 * c.fabric_efficiency);
+  const double nvlink = 1.875e9 / (450e9 * c.domain_efficiency);
+  const double nics = 1.875e9 / (400e9 * c.fabric_efficiency);
+  for (const double factor : {1.0, 0.95, 0.5}) {
+    FairShareNetwork sound(cluster, c), slow(cluster, c);
+    slow.Slow(LinkOf(cluster, "node1/nic0", "leaf0.0"), factor);
+    const auto longer = [&](const std::vector<int>& ranks, Kind kind, Bytes payload) {
+      const CollectiveCall call{.group = sound.AddGroup(ranks), .kind = kind, .payload = payload};
+      slow.AddGroup(ranks);
+      const double before = sound.Alone(call).value;
+      EXPECT_GT(before, 0);
+      return slow.Alone(call).value - before;
+    };
+    EXPECT_NEAR(longer({0, 8}, Kind::kAllGather, 2_GB), rail / factor - rail, 1e-9);
+    EXPECT_NEAR(longer(Strided(0, 1, 16), Kind::kAllReduce, 1_GB),
+                std::max(0.0, nics / factor - nvlink), 1e-9);
+    // Who does not cross the link keeps its price to the last bit.
+    EXPECT_EQ(longer({1, 9}, Kind::kAllGather, 2_GB), 0);
+    slow.Start(0_s, {.group = 1, .payload = 1_GB}, 1);
+    EXPECT_NEAR(RunAll(slow).at(1), slow.Alone({.group = 1, .payload = 1_GB}).value, 1e-9);
+  }
+}
+
+// A caller's own price grows as the model's does: an all-gather over one rail is all NIC, and twice
+// as long at half speed, whatever it was said to take.
+TEST(Network, ASlowLinkStretchesACallersPrice) {
+  const Cluster cluster = Make("dgx-h100", 2);
+  FairShareNetwork network(cluster, kIdeal);
+  network.Slow(LinkOf(cluster, "node1/nic0", "leaf0.0"), 0.5);
+  for (const int rail : {0, 1}) {
+    const CollectiveCall call{.group = network.AddGroup(Strided(rail, 8, 2)),
+                              .kind = Kind::kAllGather,
+                              .payload = 2_GB,
+                              .price = 30_ms};  // 20 ms by the model
+    EXPECT_NEAR(network.Alone(call).value, rail == 0 ? 0.060 : 0.030, 1e-12);
+    EXPECT_NEAR(network.StretchAlone(call), rail == 0 ? 2 : 1, 1e-12);
+  }
+}
+
+// Every transfer a flow of its own: a ring by one NIC per node, at half speed, again takes twice as
+// long.
+TEST(Network, ASlowLinkSlowsARingOfTransfersToo) {
+  const Cluster cluster = Make("dgx-h100", 4);
+  for (const Expansion expansion : {Expansion::kNever, Expansion::kAlways}) {
+    FairShareNetwork network(cluster, kIdeal, expansion);
+    network.Slow(LinkOf(cluster, "node2/nic5", "leaf0.5"), 0.5);
+    const int group = network.AddGroup(Strided(5, 8, 4));
+    EXPECT_NEAR(TimeOf(network, {.group = group, .payload = 1_GB}), 0.060, 1e-8);
+  }
+}
+
+// GPU 5 has lost its NVSwitch: no NVLS, and the ring through it is over PCIe, 1.75 GB at 63 GB/s.
+TEST(Network, WithoutTheNvswitchOverPcie) {
+  const Cluster cluster = Make("dgx-h100", 1);
+  CollectiveCalibration calibration = kIdeal;
+  calibration.nvls_min_ranks = 5;
+  calibration.nvls_efficiency = 1.14;
+  FairShareNetwork sound(cluster, calibration), network(cluster, calibration);
+  ForBothWays(cluster, "node0/gpu5", "node0/nvswitch", [&](int link) { network.Fail(link); });
+  const CollectiveCall call{.group = sound.AddGroup(Strided(0, 1, 8)), .payload = 1_GB};
+  network.AddGroup(Strided(0, 1, 8));
+  EXPECT_NEAR(TimeOf(sound, call), 1.75 / (450 * 1.14), 1e-9);
+  EXPECT_NEAR(TimeOf(network, call), 1.75 / 63, 1e-9);
+  const CollectiveCall others{.group = network.AddGroup(Strided(0, 1, 5)), .payload = 1_GB};
+  EXPECT_NEAR(network.Alone(others).value, 1.6 / (450 * 1.14), 1e-9);
+}
+
+// NVLS at half an NVLink: the bus bandwidth of 513 GB/s halves.
+TEST(Network, NvlsOverASlowNvlink) {
+  const Cluster cluster = Make("dgx-h100", 1);
+  CollectiveCalibration calibration = kIdeal;
+  calibration.nvls_min_ranks = 5;
+  calibration.nvls_efficiency = 1.14;
+  FairShareNetwork network(cluster, calibration);
+  network.Slow(LinkOf(cluster, "node0/gpu5", "node0/nvswitch"), 0.5);
+  const CollectiveCall call{.group = network.AddGroup(Strided(0, 1, 8)), .payload = 1_GB};
+  EXPECT_NEAR(TimeOf(network, call), 2 * 1.75 / (450 * 1.14), 1e-9);
+}
+
+TEST(Network, CutOffByFailedLinks) {
+  ClusterConfig config = FindCluster("pcie-h100");
+  config.nodes = 2;
+  config.gpus_per_node = config.nics_per_node = config.sockets = config.gpus_per_pcie_switch = 1;
+  const Cluster cluster(config);
+  FairShareNetwork network(cluster, kIdeal);
+  network.Fail(LinkOf(cluster, "leaf0.0", "node1/nic0"));
+  const CollectiveCall call{
+      .group = network.AddGroup(std::vector{0, 1}), .kind = Kind::kSendRecv, .payload = 1_GB};
+  try {
+    network.Start(0_s, call, 1);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "node0/gpu0 cannot reach node1/gpu0: leaf0.0->node1/nic0 is down and no other way "
+                 "is left");
+  }
+}
+
+// Leaves of two nodes and 16-port switches: each leaf has one link of 50 GB/s to either spine, and
+// the destination's node decides which.  From leaf 0, GPU 0 of nodes 0 and 1 send 1 GB each.
+Cluster TwoSpines() {
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 6;
+  config.nodes_per_leaf = 2;
+  config.switch_ports = 16;
+  return Cluster(config);
+}
+
+TEST(Network, FlowsCollideOnASpineLink) {
+  const Cluster cluster = TwoSpines();
+  ASSERT_EQ(cluster.CountOf(VertexKind::kSpine), 2);
+  const auto end = [&](int a_to, int b_to, const std::vector<int>& failed) {
+    FairShareNetwork network(cluster, kIdeal);
+    for (const int link : failed) network.Fail(link);
+    const int a = network.AddGroup(std::vector{0, 8 * a_to});
+    const int b = network.AddGroup(std::vector{8, 8 * b_to});
+    network.Start(0_s, {.group = a, .kind = Kind::kSendRecv, .payload = 1_GB}, 1);
+    network.Start(0_s, {.group = b, .kind = Kind::kSendRecv, .payload = 1_GB}, 2);
+    const auto ends = RunAll(network);
+    EXPECT_NEAR(ends.at(1), ends.at(2), 1e-12);
+    return ends.at(1);
+  };
+  EXPECT_NEAR(end(2, 3, {}), 0.020, 1e-9);  // spines 0 and 1
+  EXPECT_NEAR(end(2, 4, {}), 0.040, 1e-9);  // both by spine 0, though 1 is idle
+  // Where spine 0 is down for leaf 0, both go by 1.
+  EXPECT_NEAR(end(2, 3, {LinkOf(cluster, "leaf0.0", "spine0.0")}), 0.040, 1e-9);
+}
+
+// 3:1 and a collision.  12 nodes of dgx-h100-3to1, with 16-port switches: 16 x 50 GB/s up from a
+// leaf, over two spines.  All 48 GPUs of leaf 0 send 1 GB.  Spread over all nodes of leaf 1 that is
+// 48 GB at 800 GB/s, 60 ms, a third of the NIC's rate.  To the even nodes alone, two GPUs to each
+// of theirs, everything goes by spine 0, 48 GB at 400 GB/s: 120 ms.
+TEST(Network, CollisionsOnTopOfOversubscription) {
+  ClusterConfig config = FindCluster("dgx-h100-3to1");
+  config.nodes = 12;
+  config.switch_ports = 16;
+  config.levels = 2;
+  const Cluster cluster(config);
+  ASSERT_EQ(cluster.CountOf(VertexKind::kSpine), 2);
+  for (const bool even : {false, true}) {
+    FairShareNetwork network(cluster, kIdeal);
+    for (int rank = 0; rank < 48; ++rank) {
+      const int to = even ? 6 + rank / 8 / 2 * 2 : 6 + rank / 8;
+      const int group = network.AddGroup(std::vector{rank, to * 8 + rank % 8});
+      network.Start(0_s, {.group = group, .kind = Kind::kSendRecv, .payload = 1_GB}, rank);
+    }
+    for (const auto& [tag, time] : RunAll(network)) EXPECT_NEAR(time, even ? 0.120 : 0.060, 1e-9);
+  }
+}
+
+// Randomly: links slowed and failed never make anything faster, and all comes to an end.
+TEST(Network, DisturbancesOnlyEverDelay) {
+  for (const char* preset :
+       {"dgx-h100", "dgx-h100-3to1", "pcie-l40s", "h100-nvl", "mi300x", "gb200-nvl72"}) {
+    const Cluster cluster = Make(preset, 3);
+    const CollectiveCalibration& calibration = CalibrationFor(cluster.gpu()).collective;
+    for (unsigned seed = 0; seed < 8; ++seed) {
+      std::mt19937 random(seed);
+      FairShareNetwork sound(cluster, calibration);
+      FairShareNetwork disturbed(cluster, calibration,
+                                 seed % 2 == 0 ? Expansion::kNever : Expansion::kAlways);
+      for (int i = 0; i < 4; ++i) {
+        disturbed.Slow(int(random() % cluster.links().size()), double(1 + random() % 9) / 10);
+        disturbed.Fail(int(random() % cluster.links().size()));
+      }
+      for (int i = 0; i < 20; ++i) {
+        const int stride = 1 << random() % 4;
+        const int count = std::min(2 + int(random() % 6), (cluster.gpus() - 1) / stride + 1);
+        const int start = int(random() % unsigned(cluster.gpus() - stride * (count - 1)));
+        const CollectiveCall call{.group = sound.AddGroup(Strided(start, stride, count)),
+                                  .kind = Kind(random() % 6),
+                                  .payload = double(1 + random() % 200) * 1_MB};
+        disturbed.AddGroup(Strided(start, stride, count));
+        double alone = 0;
+        try {
+          alone = disturbed.Alone(call).value;
+        } catch (const ConfigError&) {  // cut off
+          break;
+        }
+        EXPECT_GE(alone, sound.Alone(call).value * (1 - 1e-12)) << preset << " " << seed;
+        std::vector<Completion> done;
+        disturbed.Start(Seconds(double(i)), call, i);
+        disturbed.Advance(Seconds(i + 0.9), &done);
+        ASSERT_EQ(done.size(), 1u) << preset << " " << seed;
+        EXPECT_GE(done[0].time.value - i, alone - 1e-9);
+      }
+    }
+  }
+}
+
 // Skewed experts: rank 3 receives ten times what others do.  Its NVLink decides: 7 x 100 MB at
 // 450 GB/s.
 TEST(Network, UnevenExpertLoads) {

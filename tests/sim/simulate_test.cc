@@ -158,7 +158,7 @@ TEST(StepGraph, GradientsAreReducedUnderTheLastBackward) {
   StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 1, 1, 1, 0);
   spec.layers_of_stage = {{0, 0}};
   spec.kinds[0].parameters = 1;
-  spec.kinds[0].reduce = Seconds(1);
+  spec.kinds[0].reduce.Add({.duration = Seconds(1)});
   spec.bucket_parameters = 1;
   spec.optimizer = {Seconds(0.5)};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 2 + 4 + 1 + 0.5);
@@ -176,15 +176,27 @@ TEST(StepGraph, ShardedLayersAreGatheredOneAhead) {
   // gather 1: again the first, and the last layer's reduce of 1 at the end.
   StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 2, 2, 2, 0);
   spec.layers_of_stage = {{0, 0, 0}};
-  spec.kinds[0].shard_gather = Seconds(1);
-  spec.kinds[0].shard_reduce = Seconds(1);
+  spec.kinds[0].shard_gather.calls = {{.duration = Seconds(1)}};
+  spec.kinds[0].shard_reduce.calls = {{.duration = Seconds(1)}};
   spec.optimizer = {Seconds(0.5)};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 1 + 6 + 1 + 12 + 1 + 0.5);
   // Gathers of 3 under forwards of 2: each layer waits one more second than it computes.
-  spec.kinds[0].shard_gather = Seconds(3);
-  spec.kinds[0].shard_reduce = Seconds(0);
+  spec.kinds[0].shard_gather.calls = {{.duration = Seconds(3)}};
+  spec.kinds[0].shard_reduce.calls = {{.duration = Seconds(0)}};
   EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value,
                    (3 + 3 + 3 + 2) + (3 + 4 + 4 + 4) + 0.5);
+}
+
+TEST(StepGraph, TransfersMayHoldARankUp) {
+  // GPipe, 2 ranks, 2 micro-batches, F = 1, BW = 2, transfers of 0.5.  Under compute: rank 0 runs
+  // F at 0 and 1, rank 1 at 1.5 and 2.5, BW at 3.5 and 5.5, rank 0 BW at 6 and 8, until 10.
+  StepSpec spec =
+      PlainStep({.kind = ScheduleKind::kGpipe, .pipeline = 2, .micro_batches = 2}, 1, 1, 1, 0.5);
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 10);
+  // Waited for: rank 0 runs F at 0 and 1.5, rank 1 at 1.5 and 3, BW at 4 and 6.5, rank 0 BW at 6.5
+  // and 9, until 11.
+  spec.overlap_transfers = false;
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 11);
 }
 
 }  // namespace

@@ -7,27 +7,13 @@
 #include <fstream>
 #include <set>
 
+#include "tests/read_config.h"
 #include "topologies/cluster.h"
 
 namespace millwright {
 namespace {
 
 using namespace literals;
-
-std::string ErrorOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-ClusterConfig Read(std::string_view text) {
-  ClusterConfig cluster;
-  ReadConfig("c.json", text, [&](ConfigIo& io) { Fields(io, cluster); });
-  return cluster;
-}
 
 std::string Write(ClusterConfig cluster) {
   return WriteConfig([&](ConfigIo& io) { Fields(io, cluster); });
@@ -42,7 +28,7 @@ TEST(ClusterConfig, NamesAsUsersWriteThem) {
 }
 
 TEST(ClusterConfig, UnknownNameListsTheNearest) {
-  EXPECT_EQ(ErrorOf([] { LoadCluster("dgx-h1000"); }),
+  EXPECT_EQ(Complaint([] { LoadCluster("dgx-h1000"); }),
             "unknown cluster \"dgx-h1000\", did you mean \"dgx-h100\"?; known: dgx-a100, "
             "dgx-a100-40gb, dgx-h100, dgx-h200, dgx-h800, dgx-b200, dgx-b300, gb200-nvl72, "
             "gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, a100-pcie-bridge, mi300x; "
@@ -54,26 +40,27 @@ TEST(ClusterConfig, UnknownParentIsTheOnlyMistake) {
       "; known: dgx-a100, dgx-a100-40gb, dgx-h100, dgx-h200, dgx-h800, dgx-b200, dgx-b300, "
       "gb200-nvl72, gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, "
       "a100-pcie-bridge, mi300x";
-  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h1000"})"); }),
+  EXPECT_EQ(Complaint([] { Read<ClusterConfig>(R"({"inherit": "dgx-h1000"})"); }),
             std::string("c.json: at /inherit: unknown cluster \"dgx-h1000\", did you mean "
                         "\"dgx-h100\"?") +
                 kKnown);
-  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "./other.json"})"); }),
+  EXPECT_EQ(Complaint([] { Read<ClusterConfig>(R"({"inherit": "./other.json"})"); }),
             std::string("c.json: at /inherit: unknown cluster \"./other.json\"") + kKnown +
                 "; inherit takes a preset's name, not a file");
 }
 
 TEST(ClusterConfig, NamesFromInputAreEscaped) {
-  EXPECT_TRUE(ErrorOf([] {
+  EXPECT_TRUE(Complaint([] {
                 LoadCluster("dgx-\xff\x1b[31m");
               }).starts_with("unknown cluster \"dgx-\\xff\\u001b[31m\"; known: "));
-  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h100", "name": "a\u001b[31m"})"); }),
-            "c.json: at /name: expected a text without control characters, got "
-            "\"a\\u001b[31m\"");
+  EXPECT_EQ(
+      Complaint([] { Read<ClusterConfig>(R"({"inherit": "dgx-h100", "name": "a\u001b[31m"})"); }),
+      "c.json: at /name: expected a text without control characters, got "
+      "\"a\\u001b[31m\"");
 }
 
 TEST(ClusterConfig, MissingFile) {
-  EXPECT_EQ(ErrorOf([] { LoadCluster("nowhere/my.json"); }), "nowhere/my.json: no such file");
+  EXPECT_EQ(Complaint([] { LoadCluster("nowhere/my.json"); }), "nowhere/my.json: no such file");
 }
 
 TEST(ClusterConfig, EveryPresetIsSoundBuildsAndSurvivesWriting) {
@@ -83,7 +70,7 @@ TEST(ClusterConfig, EveryPresetIsSoundBuildsAndSurvivesWriting) {
     EXPECT_TRUE(Inconsistencies(preset.config).empty());
     EXPECT_EQ(preset.config.nodes, 1);
     EXPECT_FALSE(preset.config.source.empty());
-    EXPECT_EQ(Read(Write(preset.config)), preset.config);
+    EXPECT_EQ(Read<ClusterConfig>(Write(preset.config)), preset.config);
     EXPECT_EQ(Cluster(preset.config).gpus(), preset.config.gpus_per_node);
     EXPECT_TRUE(names.insert(preset.config.name).second);
     for (const std::string& alias : preset.aliases) {
@@ -111,7 +98,7 @@ TEST(ClusterConfig, FileInheritsAndOverrides) {
 }
 
 TEST(ClusterConfig, FullyExplicit) {
-  const ClusterConfig c = Read(R"({
+  const ClusterConfig c = Read<ClusterConfig>(R"({
     "name": "mine", "nodes": 2, "gpus_per_node": 4, "domain_link": "pcie", "sockets": 1,
     "gpu": {"name": "X", "peak_bf16": "100 TFLOP/s", "hbm_bandwidth": "1 TB/s",
             "hbm_capacity": "40 GiB", "sm_count": 100, "calibration": "generic"},
@@ -124,8 +111,8 @@ TEST(ClusterConfig, FullyExplicit) {
 }
 
 TEST(ClusterConfig, EveryMistakeOfAFileAtOnce) {
-  EXPECT_EQ(ErrorOf([] {
-              Read(R"({"inherit": "dgx-h100", "nodes": 0, "nic_bandwith": "1 GB/s",
+  EXPECT_EQ(Complaint([] {
+              Read<ClusterConfig>(R"({"inherit": "dgx-h100", "nodes": 0, "nic_bandwith": "1 GB/s",
                        "nic_latency": 3, "fabric": "fat-tree", "leaf_oversubscription": 0.5})");
             }),
             "c.json: at /nodes: expected an integer from 1 to 262144, got 0\n"
@@ -143,7 +130,9 @@ TEST(ClusterConfig, EveryMistakeOfAFileAtOnce) {
 }
 
 TEST(ClusterConfig, DisconnectedWithoutNics) {
-  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h100", "nodes": 4, "nics_per_node": 0})"); }),
+  EXPECT_EQ(Complaint([] {
+              Read<ClusterConfig>(R"({"inherit": "dgx-h100", "nodes": 4, "nics_per_node": 0})");
+            }),
             "c.json: at /nodes: node 0 cannot reach nodes 1 to 3: nics_per_node is 0");
 }
 
@@ -151,12 +140,14 @@ TEST(ClusterConfig, DisconnectedWithoutFabric) {
   ClusterConfig c = FindCluster("dgx-h100");
   c.nodes = 2;
   c.fabric = Fabric::kNone;
-  EXPECT_EQ(ErrorOf([&] { Cluster{c}; }),
+  EXPECT_EQ(Complaint([&] { Cluster{c}; }),
             "cluster dgx-h100: nodes: node 0 cannot reach nodes 1 to 1: fabric is none");
 }
 
 TEST(ClusterConfig, DisconnectedLeaves) {
-  EXPECT_EQ(ErrorOf([] { Read(R"({"inherit": "dgx-h100", "nodes": 64, "levels": 1})"); }),
+  EXPECT_EQ(Complaint([] {
+              Read<ClusterConfig>(R"({"inherit": "dgx-h100", "nodes": 64, "levels": 1})");
+            }),
             "c.json: at /levels: nodes 0 to 31 cannot reach nodes 32 to 63: one level of switches "
             "joins 32 nodes");
 }
@@ -169,7 +160,7 @@ TEST(ClusterConfig, ShapesThatDoNotShareEvenly) {
   c.gpu = {};
   c.nvswitches = 4;
   c.in_switch_reduction = true;
-  EXPECT_EQ(ErrorOf([&] { Cluster{c}; }),
+  EXPECT_EQ(Complaint([&] { Cluster{c}; }),
             "cluster pcie-h100: gpu: has no peak_bf16, hbm_bandwidth or hbm_capacity: give them, "
             "or \"inherit\" a GPU preset\n"
             "cluster pcie-h100: in_switch_reduction: needs NVSwitches: domain_link must be "
@@ -181,7 +172,7 @@ TEST(ClusterConfig, ShapesThatDoNotShareEvenly) {
 TEST(ClusterConfig, TooLarge) {
   ClusterConfig c = FindCluster("dgx-h100");
   c.nodes = 40000;
-  EXPECT_EQ(ErrorOf([&] { Cluster{c}; }),
+  EXPECT_EQ(Complaint([&] { Cluster{c}; }),
             "cluster dgx-h100: nodes: 40000 nodes of 8 GPUs are 320000 GPUs, more than the 262144 "
             "modelled: at most 32768 nodes");
 }
@@ -189,7 +180,7 @@ TEST(ClusterConfig, TooLarge) {
 TEST(ClusterConfig, SocketsThatDoNotMeet) {
   ClusterConfig c = FindCluster("pcie-l40s");
   c.socket_bandwidth = {};
-  EXPECT_EQ(ErrorOf([&] { Cluster{c}; }),
+  EXPECT_EQ(Complaint([&] { Cluster{c}; }),
             "cluster pcie-l40s: sockets: GPUs under 2 sockets cannot reach each other: at most 2 "
             "joined by socket_bandwidth where there is no NVSwitch or mesh");
 }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <queue>
 #include <random>
 #include <set>
@@ -790,6 +791,234 @@ TEST(Cluster, BisectionEqualsMaxFlowOverTheWholeGraph) {
     for (const Link& link : c.links()) network.Pipe(link.from, link.to, link.bandwidth.value);
     const double flow = network.MaxFlow();
     EXPECT_NEAR(c.Bisection().value, flow, 1e-8 * flow);
+  }
+}
+
+// --- Failed links -----------------------------------------------------------------------------
+
+// GPUs passed on the way, then seconds; a hop counts a little, so that fewer are better.
+using WayCost = std::pair<int, double>;
+
+WayCost CostOf(const Cluster& c, const std::vector<int>& route) {
+  WayCost cost{0, 0};
+  for (std::size_t i = 0; i < route.size(); ++i) {
+    const Link& link = c.links()[static_cast<std::size_t>(route[i])];
+    cost.first += i > 0 && c.KindOf(link.from) == VertexKind::kGpu ? 1 : 0;
+    cost.second += link.latency.value + 1e-12;
+  }
+  return cost;
+}
+
+// The cheapest way by relaxing every link until nothing changes (Bellman and Ford); none: {}.
+template <class MayPass>
+std::optional<WayCost> BestWay(const Cluster& c, int from, int to, const std::set<int>& failed,
+                               const MayPass& may_pass) {
+  std::map<int, WayCost> best{{c.GpuVertex(from), {0, 0.0}}};
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < c.links().size(); ++i) {
+      const Link& link = c.links()[i];
+      const auto at = best.find(link.from);
+      if (at == best.end() || failed.contains(static_cast<int>(i))) continue;
+      if (link.to != c.GpuVertex(to) && !may_pass(link.to)) continue;
+      WayCost cost = at->second;
+      const bool passes = link.from != c.GpuVertex(from) && c.KindOf(link.from) == VertexKind::kGpu;
+      cost.first += passes ? 1 : 0;
+      cost.second += link.latency.value + 1e-12;
+      const auto there = best.find(link.to);
+      if (there == best.end() || cost.first < there->second.first ||
+          (cost.first == there->second.first && cost.second < there->second.second - 1e-16)) {
+        best[link.to] = cost;
+        changed = true;
+      }
+    }
+  }
+  const auto found = best.find(c.GpuVertex(to));
+  return found == best.end() ? std::nullopt : std::optional(found->second);
+}
+
+// What the three reaches of Cluster::Route allow, in words of its own.
+std::optional<WayCost> BestDetour(const Cluster& c, int from, int to, const std::set<int>& failed) {
+  const int n = c.gpus_per_domain();
+  std::set<int> own_nics;
+  if (from / n != to / n) {
+    for (int link : c.Route(from, to)) {
+      const Link& l = c.links()[static_cast<std::size_t>(link)];
+      if (c.KindOf(l.to) == VertexKind::kNic) own_nics.insert(l.to);
+    }
+  }
+  const auto domain_of = [&](int v) {  // -1: a switch
+    const std::string name = c.NameOf(v);
+    return name.starts_with("node") ? std::stoi(name.substr(4)) : -1;
+  };
+  const DomainLink kind = c.config().domain_link;
+  const bool all_linked = kind == DomainLink::kNvswitch || kind == DomainLink::kXgmiMesh;
+  const bool bridged = kind == DomainLink::kNvlinkBridge && from % n / 2 == to % n / 2;
+  const auto near = [&](int v) { return domain_of(v) == from / n || domain_of(v) == to / n; };
+  const auto is = [&](int v, VertexKind k) { return c.KindOf(v) == k; };
+  const auto own = [&](int v) {
+    if (from / n == to / n) {
+      if (!near(v)) return false;
+      return all_linked || bridged ? is(v, VertexKind::kNvswitch)
+                                   : is(v, VertexKind::kPcieSwitch) || is(v, VertexKind::kSocket);
+    }
+    if (domain_of(v) < 0) return true;
+    return near(v) &&
+           (own_nics.contains(v) || is(v, VertexKind::kPcieSwitch) || is(v, VertexKind::kSocket));
+  };
+  const auto forwarded = [&](int v) {
+    if (from / n == to / n) return near(v) && !is(v, VertexKind::kNic);
+    return domain_of(v) < 0 || (near(v) && !(all_linked && is(v, VertexKind::kSocket)));
+  };
+  const auto any = [&](int v) { return domain_of(v) < 0 || near(v); };
+  if (const auto way = BestWay(c, from, to, failed, own)) return way;
+  if (const auto way = BestWay(c, from, to, failed, forwarded)) return way;
+  return BestWay(c, from, to, failed, any);
+}
+
+// On every small world, up to three links out, of every kind: who does not need them goes as
+// before; who does takes the best way that brute force finds; and only where it finds none is there
+// none.
+TEST(Cluster, DetoursEqualBruteForce) {
+  std::mt19937 random(3);
+  int detours = 0, cut_off = 0;
+  for (const Small& small : kSmall) {
+    const Cluster c = MakeSmall(small);
+    std::map<std::pair<VertexKind, VertexKind>, std::vector<int>> by_kind;
+    for (std::size_t i = 0; i < c.links().size(); ++i) {
+      const Link& link = c.links()[i];
+      by_kind[{c.KindOf(link.from), c.KindOf(link.to)}].push_back(static_cast<int>(i));
+    }
+    for (const auto& [kinds, links] : by_kind) {
+      std::set<int> failed;
+      for (unsigned i = 0; i <= random() % 3; ++i) {
+        const int link = links[random() % links.size()];
+        failed.insert(link);
+        const Link& l = c.links()[static_cast<std::size_t>(link)];
+        if (random() % 2 == 0) failed.insert(*c.LinkBetween(l.to, l.from));
+      }
+      const std::vector<int> sorted(failed.begin(), failed.end());
+      const auto broken = [&](const std::vector<int>& route) {
+        return std::any_of(route.begin(), route.end(), [&](int l) { return failed.contains(l); });
+      };
+      for (int from = 0; from < c.gpus(); ++from) {
+        for (int to = 0; to < c.gpus(); ++to) {
+          const std::vector<int> sound = c.Route(from, to);
+          if (!broken(sound)) {
+            ASSERT_EQ(c.Route(from, to, sorted), sound);
+            continue;
+          }
+          SCOPED_TRACE(testing::Message() << small.what << ": " << from << " to " << to
+                                          << " without " << c.NameOfLink(sorted.front()));
+          const std::optional<WayCost> best = BestDetour(c, from, to, failed);
+          std::vector<int> route;
+          try {
+            route = c.Route(from, to, sorted);
+          } catch (const ConfigError&) {
+            ASSERT_FALSE(best.has_value());
+            ++cut_off;
+            continue;
+          }
+          ASSERT_TRUE(best.has_value());
+          ASSERT_FALSE(broken(route));
+          int at = c.GpuVertex(from);
+          for (int link : route) {
+            ASSERT_EQ(c.links()[static_cast<std::size_t>(link)].from, at);
+            at = c.links()[static_cast<std::size_t>(link)].to;
+          }
+          ASSERT_EQ(at, c.GpuVertex(to));
+          ASSERT_EQ(CostOf(c, route).first, best->first);
+          ASSERT_NEAR(CostOf(c, route).second, best->second, 1e-14);
+          ++detours;
+        }
+      }
+    }
+  }
+  EXPECT_GT(detours, 1000);
+  EXPECT_GT(cut_off, 10);
+}
+
+std::vector<std::string> DetourNames(const Cluster& c, int from, int to,
+                                     const std::vector<std::string>& down) {
+  std::vector<int> failed;
+  for (std::size_t l = 0; l < c.links().size(); ++l) {
+    if (std::count(down.begin(), down.end(), c.NameOfLink(static_cast<int>(l))) > 0) {
+      failed.push_back(static_cast<int>(l));
+    }
+  }
+  EXPECT_EQ(failed.size(), down.size());
+  std::vector<std::string> names;
+  for (int link : c.Route(from, to, failed)) {
+    names.push_back(c.NameOf(c.links()[static_cast<std::size_t>(link)].to));
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Cluster, DetoursHopByHop) {
+  const Cluster dgx = Make("dgx-h100", 64);
+  // Without NIC 3, GPU 3 of node 0 sends by NVLink to a neighbour's, the one whose turn it is for
+  // node 1: the second of seven.  From leaf 1 it changes rails at the spine; 1 / 7 leaves the
+  // first.
+  EXPECT_EQ(DetourNames(dgx, 3, 11, {"node0/nic3->leaf0.3"}),
+            (Names{"node0/nvswitch", "node0/gpu1", "node0/pcie1", "node0/nic1", "leaf0.1",
+                   "spine0.0", "leaf0.3", "node1/nic3", "node1/pcie3", "node1/gpu3"}));
+  // Only the way out is broken.
+  EXPECT_EQ(
+      DetourNames(dgx, 11, 3, {"node0/nic3->leaf0.3"}),
+      (Names{"node1/pcie3", "node1/nic3", "leaf0.3", "node0/nic3", "node0/pcie3", "node0/gpu3"}));
+  // Node 33's turn was spine 1 of 8; of the seven left it is 33 mod 7 = 5, the sixth: spine 6.
+  EXPECT_EQ(DetourNames(dgx, 3, 33 * 8 + 3, {"leaf0.3->spine0.1"}),
+            (Names{"node0/pcie3", "node0/nic3", "leaf0.3", "spine0.6", "leaf1.3", "node33/nic3",
+                   "node33/pcie3", "node33/gpu3"}));
+  // Off the NVSwitch: over PCIe and the socket.
+  EXPECT_EQ(DetourNames(dgx, 0, 1, {"node0/gpu0->node0/nvswitch"}),
+            (Names{"node0/pcie0", "node0/socket0", "node0/pcie1", "node0/gpu1"}));
+  // A bridge: over the PCIe switch that the pair is under.
+  EXPECT_EQ(DetourNames(Make("h100-nvl", 1), 0, 1, {"node0/gpu0->node0/gpu1"}),
+            (Names{"node0/pcie0", "node0/gpu1"}));
+  // An NVL72's Graces are not joined here: by its own to the neighbour, which forwards; without
+  // that one's NVLink, by a NIC and the leaf.
+  const Cluster racks = Make("gb200-nvl72", 2);
+  EXPECT_EQ(DetourNames(racks, 0, 4, {"node0/gpu0->node0/nvswitch"}),
+            (Names{"node0/pcie0", "node0/socket0", "node0/pcie1", "node0/gpu1", "node0/nvswitch",
+                   "node0/gpu4"}));
+  EXPECT_EQ(
+      DetourNames(racks, 0, 4, {"node0/gpu0->node0/nvswitch", "node0/gpu1->node0/nvswitch"}),
+      (Names{"node0/pcie0", "node0/nic0", "leaf0.0", "node0/nic4", "node0/pcie4", "node0/gpu4"}));
+}
+
+TEST(Cluster, CutOff) {
+  const Cluster dgx = Make("dgx-h100", 2);
+  const int pcie =
+      *dgx.LinkBetween(*dgx.VertexNamed("node1/pcie2"), *dgx.VertexNamed("node1/gpu2"));
+  const int nvlink =
+      *dgx.LinkBetween(*dgx.VertexNamed("node1/nvswitch"), *dgx.VertexNamed("node1/gpu2"));
+  const std::vector<int> failed{std::min(pcie, nvlink), std::max(pcie, nvlink)};
+  EXPECT_NO_THROW(dgx.Route(0, 10, std::vector{pcie}));  // by NVLink from a neighbour
+  EXPECT_NO_THROW(dgx.Route(10, 0, failed));
+  try {
+    dgx.Route(0, 10, failed);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "node0/gpu0 cannot reach node1/gpu2: node1/pcie2->node1/gpu2 is down and no other "
+                 "way is left");
+  }
+}
+
+TEST(Cluster, EveryNameIsFound) {
+  for (const Small& small : kSmall) {
+    const Cluster c = MakeSmall(small);
+    for (int v = 0; v < c.vertices(); ++v) EXPECT_EQ(c.VertexNamed(c.NameOf(v)), v) << c.NameOf(v);
+  }
+  const Cluster c = Make("dgx-h100", 2);
+  for (const char* name :
+       {"", "node", "node0", "node0/", "node0/gpu", "node0/gpu8", "node2/gpu0", "node0/gpu00",
+        "node0/gpu-1", "node0/gpu99999999999999999999", "node0/nvswitch0", "leaf0", "leaf0.8",
+        "leaf1.0", "spine0", "core0", "node0/gpu0 ", "Node0/gpu0", "node-1/gpu0"}) {
+    EXPECT_EQ(c.VertexNamed(name), std::nullopt) << name;
   }
 }
 

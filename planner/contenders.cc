@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/contenders.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "planner/parallel_work.h"
+#include "planner/step_spec.h"
+
+namespace millwright {
+namespace {
+
+std::optional<SimulatedCost> SimulatedCostOf(const Estimator& estimator, const Estimate& estimate,
+                                             double most_tasks) {
+  StepSpec spec =
+      StepSpecOf(estimator, estimate.plan, ScheduleOf(estimate.plan, estimate.micro_batches));
+  if (TaskCount(spec) > most_tasks) return {};
+  const SimulatedStep step = SimulateStep(estimator, estimate.plan, std::move(spec));
+  return SimulatedCost{step.step(), step.peak[std::size_t(step.fullest())]};
+}
+
+bool Better(const Contender& a, const Contender& b) {
+  return Before({a.estimate.plan, a.step(), a.peak()}, {b.estimate.plan, b.step(), b.peak()});
+}
+
+}  // namespace
+
+Contenders RankContenders(const ModelConfig& model, const TrainingConfig& training,
+                          const Cluster& cluster, const std::vector<RankedPlan>& plans,
+                          const ContenderOptions& options) {
+  std::vector<Contender> all(plans.size());
+  std::vector<Estimator> estimators;  // one a thread
+  estimators.reserve(std::size_t(options.threads));
+  for (int i = 0; i < options.threads; ++i) estimators.emplace_back(model, training, cluster);
+  const auto work = [&](int thread, std::size_t i) {
+    const Estimator& estimator = estimators[std::size_t(thread)];
+    all[i].estimate = estimator.Itemise(plans[i].plan);
+    if (options.simulate) {
+      all[i].simulated = SimulatedCostOf(estimator, all[i].estimate, options.most_tasks);
+    }
+  };
+  ForEachInParallel(all.size(), options.threads, work, options.progress);
+
+  Contenders result;
+  std::vector<double> differences;
+  for (const Contender& contender : all) {
+    if (contender.simulated) differences.push_back(std::abs(contender.difference()));
+  }
+  std::sort(differences.begin(), differences.end());
+  if (!differences.empty()) {
+    result.simulated = int(differences.size());
+    result.median_difference = differences[differences.size() / 2];
+    result.largest_difference = differences.back();
+  }
+  std::sort(all.begin(), all.end(), Better);
+  for (Contender& contender : all) {
+    const bool fits = contender.peak() <= options.memory_limit;
+    (fits ? result.plans : result.left_out).push_back(std::move(contender));
+  }
+  if (result.plans.empty() && !result.left_out.empty()) {
+    std::swap(result.plans, result.left_out);
+    result.none_fits_simulated = true;
+  }
+  return result;
+}
+
+}  // namespace millwright

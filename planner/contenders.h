@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of the best plans is best when its step is simulated?
+//
+// The search ranks by the estimate.  Its best few are simulated here, folded to one rank a stage
+// (planner/step_spec), and ranked by that; both numbers are kept, so that a reader sees how far
+// apart they are.  A plan that fits by the estimate and not by the simulated peak is left out.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "planner/search.h"
+
+namespace millwright {
+
+// What the simulation makes of a step.
+struct SimulatedCost {
+  Seconds step;
+  Bytes peak;  // of the fullest rank
+};
+
+struct Contender {
+  Estimate estimate;
+  std::optional<SimulatedCost> simulated;  // empty: not asked for, or too many tasks for it
+
+  Seconds step() const { return simulated ? simulated->step : estimate.step; }
+  Bytes peak() const { return simulated ? simulated->peak : estimate.peak; }
+  // By how much the estimate differs from the simulation, as a share of the latter.
+  double difference() const { return estimate.step / step() - 1; }
+};
+
+// Best first: by step, then peak, then the search's order of plans.
+struct Contenders {
+  std::vector<Contender> plans;
+  // Fit by the estimate and not by the simulation.  Where that is so of all, they stay plans.
+  std::vector<Contender> left_out;
+  bool none_fits_simulated = false;
+  // Of all that were simulated, |difference()|.
+  int simulated = 0;
+  double median_difference = 0, largest_difference = 0;
+};
+
+struct ContenderOptions {
+  bool simulate = true;
+  Bytes memory_limit;
+  int threads = 1;
+  double most_tasks = 4e6;  // of a step; more keep their estimate: half a second, and 0.4 GB
+  std::function<void(double share_done)> progress;  // from the calling thread
+};
+
+// `plans` are those of a search over the same model, training and cluster.  The same answer on any
+// number of threads.
+Contenders RankContenders(const ModelConfig& model, const TrainingConfig& training,
+                          const Cluster& cluster, const std::vector<RankedPlan>& plans,
+                          const ContenderOptions& options);
+
+// So many are simulated, or as many as are to be listed.
+inline constexpr int kLeastContenders = 32;
+
+}  // namespace millwright

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A simulated step with every rank in it, once or many times over: what contention, slow parts and
+// jitter make of a plan.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "planner/step_spec.h"
+#include "sim/full_simulation.h"
+
+namespace millwright {
+
+struct FullAsked {
+  FullOptions options;  // but for `plane`, which the plan gives
+  int steps = 1;        // each with jitter of its own
+  std::function<void(double share_done)> progress{};
+};
+
+// The busiest links, and every kind of link by what its ends are.
+struct LinkUseReport {
+  std::string name;     // "node3/nic5 to leaf0.5"; of a kind: "NIC to leaf"
+  std::string busiest;  // of a kind
+  Bytes bytes;          // of a kind: of its busiest link
+  double utilisation = 0;
+  double mean = 0;         // of a kind: over its links in use
+  std::int64_t links = 1;  // in use
+};
+
+struct FullReport {
+  FullOptions options;
+  Seconds folded;  // the same step with nothing shared, slowed or drawn
+  std::vector<Seconds> steps;
+  // Of the first step:
+  std::array<Contention, kCauses> contention{};
+  std::vector<LinkUseReport> link_kinds;  // busiest first
+  std::vector<LinkUseReport> links;       // the busiest
+  std::int64_t ranks = 0, tasks = 0;
+  int latest = 0;           // rank that finishes last
+  Seconds latest_computes;  // what its compute stream is busy
+  Seconds median_computes;  // of all ranks of its plane
+  int shown = 0;            // member whose pipeline ranks the timeline is of: the latest one's
+
+  double difference() const { return steps.front() / folded - 1; }
+  // Of the steps: the smallest that `share` of them do not exceed.
+  Seconds Percentile(double share) const;
+  Seconds mean() const;
+};
+
+// Runs every rank of a step that has been simulated folded, and puts what the members of one place
+// in their planes did into its timeline, ranks and peaks.  ConfigError where it would not go into
+// memory.
+FullReport SimulateEveryRank(const Estimator& estimator, const FullAsked& asked,
+                             SimulatedStep& step);
+
+}  // namespace millwright

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Independent pieces of work, shared out among threads.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace millwright {
+
+// work(thread, item) for every item, `thread` from 0 up; each thread takes the next item that none
+// has.  The first exception of the lowest thread is rethrown here when all have stopped.
+// `progress`, where given, is called from this thread a few times a second, with the share of the
+// items that are begun.
+void ForEachInParallel(std::size_t items, int threads,
+                       const std::function<void(int thread, std::size_t item)>& work,
+                       const std::function<void(double share)>& progress);
+
+}  // namespace millwright

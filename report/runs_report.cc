@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/runs_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/unit_text.h"
+
+namespace millwright {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string SignedPercent(double share) { return Signed(Percent(std::abs(share)), share < 0); }
+
+void AddSummary(TextTable& table, const std::string& name, const ErrorSummary& e) {
+  table.Row({name, std::to_string(e.n), Percent(e.median_ape), Percent(e.p90_ape),
+             SignedPercent(e.bias)});
+}
+
+TextTable SummaryTable(const char* title) {
+  TextTable table;
+  table.Column(title, Align::kLeft);
+  table.Column("runs");
+  table.Column("median");
+  table.Column("p90");
+  table.Column("bias");
+  return table;
+}
+
+Json ToJson(const ErrorSummary& e) {
+  return {{"n", e.n}, {"median_ape", e.median_ape}, {"p90_ape", e.p90_ape}, {"bias", e.bias}};
+}
+
+Json ToJson(const std::vector<NamedSummary>& summaries) {
+  Json json = Json::object();
+  for (const NamedSummary& s : summaries) json[s.name] = ToJson(s.errors);
+  return json;
+}
+
+// Reasons with their numbers cut off, so that equal obstacles are counted together.
+std::map<std::string, std::vector<std::string>> ByReason(const RunsReport& report) {
+  std::map<std::string, std::vector<std::string>> reasons;
+  for (const UnsupportedRun& u : report.unsupported) reasons[u.reason].push_back(u.run.id);
+  return reasons;
+}
+
+}  // namespace
+
+std::string RunsText(const RunsReport& report, const Style& style) {
+  std::string text;
+  const ErrorSummary& all = report.overall;
+  std::string head = fmt::format(
+      "{} of {} runs modelled; {} step times are predicted with a median error of {}, 90% within "
+      "{}, bias {} (negative: predicted too fast).",
+      report.results.size(), report.results.size() + report.unsupported.size(), all.n,
+      Percent(all.median_ape), Percent(all.p90_ape), SignedPercent(all.bias));
+  text += Bold(Wrapped(head, style.width, 0), style) + "\n\n";
+
+  TextTable groups = SummaryTable("step time, by source");
+  for (const NamedSummary& g : report.groups) AddSummary(groups, g.name, g.errors);
+  AddSummary(groups, "all", all);
+  text += groups.Text(style) + "\n";
+  TextTable classes = SummaryTable("step time, by kind");
+  for (const NamedSummary& g : report.classes) AddSummary(classes, g.name, g.errors);
+  text += classes.Text(style) + "\n";
+  if (!report.memory.empty()) {
+    TextTable memory = SummaryTable("memory");
+    for (const NamedSummary& g : report.memory) AddSummary(memory, g.name, g.errors);
+    text += memory.Text(style) + "\n";
+  }
+  if (report.out_of_memory > 0) {
+    text += fmt::format("Of {} that ran out of memory, {} predicted not to fit.\n",
+                        Counted(std::int64_t(report.out_of_memory), "run"),
+                        report.out_of_memory_predicted);
+  }
+  text += fmt::format("Of {} that ran, {} predicted not to fit",
+                      Counted(std::int64_t(report.results.size() - report.out_of_memory), "run"),
+                      report.ran_but_predicted_not_to_fit.size());
+  constexpr std::size_t kMostShown = 15;
+  for (std::size_t i = 0; i < report.ran_but_predicted_not_to_fit.size() && i < kMostShown; ++i) {
+    const RunResult& r = report.results[report.ran_but_predicted_not_to_fit[i]];
+    text += fmt::format("{}{} ({:+.0f}%)", i == 0 ? ": " : ", ", r.run.id,
+                        100 * (r.peak / r.capacity - 1));
+  }
+  if (report.ran_but_predicted_not_to_fit.size() > kMostShown) text += ", ...";
+  text += ".\n\n";
+
+  if (!report.sweeps.empty()) {
+    TextTable sweeps;
+    sweeps.Column("layouts of one job", Align::kLeft);
+    sweeps.Column("runs");
+    sweeps.Column("Spearman");
+    sweeps.Column("first is slower than best by");
+    for (const Sweep& s : report.sweeps) {
+      sweeps.Row(
+          {s.name, std::to_string(s.n), fmt::format("{:.2f}", s.spearman), Percent(s.first_loss)});
+    }
+    text += sweeps.Text(style) + "\n";
+  }
+
+  std::vector<const RunResult*> worst;
+  for (const RunResult& r : report.results) {
+    if (r.run.step) worst.push_back(&r);
+  }
+  std::ranges::stable_sort(worst, [](const RunResult* a, const RunResult* b) {
+    return std::abs(std::log1p(a->step_error())) > std::abs(std::log1p(b->step_error()));
+  });
+  TextTable rows;
+  rows.Column("furthest off", Align::kLeft);
+  rows.Column("model", Align::kLeft);
+  rows.Column("GPUs");
+  rows.Column("measured");
+  rows.Column("predicted");
+  rows.Column("error");
+  rows.Column("plan", Align::kLeft);
+  for (std::size_t i = 0; i < worst.size() && i < kMostShown; ++i) {
+    const RunResult& r = *worst[i];
+    rows.Row({r.run.id, r.job.job.model.name,
+              fmt::format("{} {}", r.job.job.cluster.gpus(), r.job.job.cluster.gpu.name),
+              FormatSeconds(*r.run.step), FormatSeconds(r.predicted), SignedPercent(r.step_error()),
+              ShortName(r.job.job.parallel)});
+  }
+  if (rows.rows() > 0) text += rows.Text(style) + "\n";
+
+  if (!report.unsupported.empty()) {
+    text += "Not modelled\n";
+    for (const auto& [reason, ids] : ByReason(report)) {
+      std::string list;
+      for (std::size_t i = 0; i < ids.size() && i < kMostShown; ++i) {
+        list += fmt::format("{}{}", i == 0 ? "" : ", ", ids[i]);
+      }
+      if (ids.size() > kMostShown) list += ", ...";
+      text += Wrapped(fmt::format("{} {}: {}", ids.size(), reason, list), style.width, 2) + "\n";
+    }
+  }
+  return text;
+}
+
+std::string RunsJson(const RunsReport& report) {
+  Json json;
+  json["overall"] = ToJson(report.overall);
+  json["groups"] = ToJson(report.groups);
+  json["classes"] = ToJson(report.classes);
+  json["memory"] = ToJson(report.memory);
+  json["out_of_memory"] = {
+      {"runs", report.out_of_memory},
+      {"predicted", report.out_of_memory_predicted},
+      {"ran_but_predicted_not_to_fit", report.ran_but_predicted_not_to_fit.size()}};
+  json["sweeps"] = Json::array();
+  for (const Sweep& s : report.sweeps) {
+    json["sweeps"].push_back({{"name", s.name},
+                              {"n", s.n},
+                              {"spearman", s.spearman},
+                              {"first_slower_than_best", s.first_loss}});
+  }
+  json["rows"] = Json::array();
+  for (const RunResult& r : report.results) {
+    Json row = {{"id", r.run.id},
+                {"group", r.run.group()},
+                {"model", r.job.job.model.name},
+                {"gpu", r.run.gpu},
+                {"num_gpus", r.job.job.cluster.gpus()},
+                {"plan", ShortName(r.job.job.parallel)},
+                {"predicted_step_s", r.predicted.value},
+                {"measured_step_s", nullptr},
+                {"error", nullptr},
+                {"predicted_memory_bytes", r.predicted_memory.value},
+                {"measured_memory_bytes", nullptr},
+                {"memory_kind", nullptr},
+                {"memory_error", nullptr},
+                {"predicted_peak_bytes", r.peak.value},
+                {"capacity_bytes", r.capacity.value},
+                {"predicted_fits", r.fits()},
+                {"ran", !r.run.out_of_memory()}};
+    if (r.run.step) {
+      row["measured_step_s"] = r.run.step->value;
+      row["error"] = r.step_error();
+    }
+    if (r.run.memory) {
+      row["measured_memory_bytes"] = r.run.memory->value;
+      row["memory_kind"] = std::string(Name(MemoryKindOf(r.run.memory_kind)));
+      row["memory_error"] = r.memory_error();
+    }
+    json["rows"].push_back(std::move(row));
+  }
+  json["unsupported"] = Json::array();
+  for (const UnsupportedRun& u : report.unsupported) {
+    json["unsupported"].push_back({{"id", u.run.id}, {"reason", u.reason}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace millwright

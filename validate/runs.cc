@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "validate/runs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+// Clusters repeat from row to row, and building one takes longer than an estimate on it.
+class Clusters {
+ public:
+  const Cluster& Of(const ClusterConfig& config) {
+    for (const auto& [built, cluster] : clusters_) {
+      if (built == config) return *cluster;
+    }
+    clusters_.emplace_back(config, std::make_unique<Cluster>(config));
+    return *clusters_.back().second;
+  }
+
+ private:
+  std::vector<std::pair<ClusterConfig, std::unique_ptr<Cluster>>> clusters_;
+};
+
+Bytes MemoryOf(const Estimate& e, MemoryKind kind) {
+  Bytes most;
+  for (const StageMemory& stage : e.memory) {
+    switch (kind) {
+      case MemoryKind::kAllocated:
+        most = std::max(most, stage.allocated());
+        break;
+      case MemoryKind::kReserved:
+        most = std::max(most, stage.allocated() + stage[MemoryItem::kAllocatorSlack]);
+        break;
+      case MemoryKind::kDevice:
+        most = std::max(most, stage.total());
+        break;
+      case MemoryKind::kModel:
+        // The first stage's, as arXiv:2205.05198 gives it.
+        if (stage.stage == 0) {
+          most = stage[MemoryItem::kWeights] + stage[MemoryItem::kGradients] +
+                 stage[MemoryItem::kOptimizer] + stage[MemoryItem::kActivations];
+        }
+        break;
+    }
+  }
+  return most;
+}
+
+RunResult Predict(const PublishedRun& run, RunJob job, const Cluster& cluster) {
+  RunResult result{.run = run, .job = std::move(job)};
+  const Job& j = result.job.job;
+  const Estimator estimator(j.model, j.training, cluster);
+  const Estimate e = estimator.Itemise(j.parallel);
+  result.predicted = e.step;
+  result.time = e.time;
+  result.peak = e.peak;
+  result.capacity = e.capacity;
+  result.predicted_memory =
+      MemoryOf(e, run.memory ? MemoryKindOf(run.memory_kind) : MemoryKind::kDevice);
+  if (result.job.ragged > 0) {
+    TrainingConfig more = j.training;
+    const int batches = j.parallel.virtual_stages > 1 ? j.parallel.pipeline : 1;
+    more.global_batch_size +=
+        std::int64_t{1} * batches * j.parallel.data * j.parallel.micro_batch_size;
+    const Estimate longer = Estimator(j.model, more, cluster).Itemise(j.parallel);
+    result.predicted += result.job.ragged / batches * (longer.step - e.step);
+  }
+  return result;
+}
+
+std::vector<double> Ranks(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return values[i]; });
+  std::vector<double> ranks(values.size());
+  for (std::size_t i = 0; i < order.size();) {
+    std::size_t end = i;  // ties share their mean rank
+    while (end < order.size() && values[order[end]] == values[order[i]]) ++end;
+    for (std::size_t k = i; k < end; ++k) ranks[order[k]] = 0.5 * double(i + end - 1);
+    i = end;
+  }
+  return ranks;
+}
+
+std::vector<NamedSummary> ByName(const RunsReport& report,
+                                 const std::function<std::string(const RunResult&)>& name) {
+  std::map<std::string, std::vector<double>> errors;
+  for (const RunResult& r : report.results) {
+    const std::string key = name(r);
+    if (r.run.step && !key.empty()) errors[key].push_back(r.step_error());
+  }
+  std::vector<NamedSummary> all;
+  for (auto& [key, e] : errors) all.push_back({key, Summarise(std::move(e))});
+  std::ranges::stable_sort(all,
+                           [](const auto& a, const auto& b) { return a.errors.n > b.errors.n; });
+  return all;
+}
+
+void Append(std::vector<NamedSummary>& to, std::vector<NamedSummary> from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+std::vector<Sweep> SweepsOf(const RunsReport& report) {
+  struct Times {
+    std::vector<double> predicted, measured;
+  };
+  std::map<std::string, Times> sweeps;
+  for (const RunResult& r : report.results) {
+    if (!r.run.step) continue;
+    Times& t = sweeps[fmt::format("{}: {}, {} x {}, batch {} x {}", r.run.group(), r.run.model.name,
+                                  *r.run.num_gpus, r.run.gpu, *r.run.gbs, *r.run.model.seq)];
+    t.predicted.push_back(r.predicted.value);
+    t.measured.push_back(r.run.step->value);
+  }
+  std::vector<Sweep> all;
+  for (const auto& [name, t] : sweeps) {
+    if (t.measured.size() < kLeastSweep) continue;
+    const auto first = std::ranges::min_element(t.predicted) - t.predicted.begin();
+    const double best = *std::ranges::min_element(t.measured);
+    all.push_back({.name = name,
+                   .n = t.measured.size(),
+                   .spearman = Spearman(t.predicted, t.measured),
+                   .first_loss = t.measured[std::size_t(first)] / best - 1});
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string_view Name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kAllocated:
+      return "max allocated";
+    case MemoryKind::kReserved:
+      return "reserved";
+    case MemoryKind::kDevice:
+      return "device (nvidia-smi)";
+    case MemoryKind::kModel:
+      return "state and activations";
+  }
+  return {};
+}
+
+MemoryKind MemoryKindOf(std::string_view mem_kind) {
+  if (mem_kind.starts_with("max_allocated")) return MemoryKind::kAllocated;
+  if (mem_kind.find("reserved") != mem_kind.npos) return MemoryKind::kReserved;
+  if (mem_kind.find("no framework overhead") != mem_kind.npos) return MemoryKind::kModel;
+  return MemoryKind::kDevice;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const double at = q * double(values.size() - 1);
+  const auto below = std::size_t(at);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (at - double(below)) * (values[above] - values[below]);
+}
+
+ErrorSummary Summarise(std::vector<double> errors) {
+  std::vector<double> absolute;
+  absolute.reserve(errors.size());
+  for (double e : errors) absolute.push_back(std::abs(e));
+  return {.n = errors.size(),
+          .median_ape = Quantile(absolute, 0.5),
+          .p90_ape = Quantile(absolute, 0.9),
+          .bias = Quantile(std::move(errors), 0.5)};
+}
+
+double Spearman(const std::vector<double>& a, const std::vector<double>& b) {
+  MILLWRIGHT_CHECK(a.size() == b.size());
+  const std::vector<double> x = Ranks(a), y = Ranks(b);
+  const double mean = 0.5 * (double(a.size()) - 1);
+  double xy = 0, xx = 0, yy = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean) * (y[i] - mean);
+    xx += (x[i] - mean) * (x[i] - mean);
+    yy += (y[i] - mean) * (y[i] - mean);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+}
+
+void Summarise(RunsReport& report) {
+  std::vector<double> all, memory;
+  std::map<MemoryKind, std::vector<double>> by_kind;
+  report.out_of_memory = report.out_of_memory_predicted = 0;
+  report.ran_but_predicted_not_to_fit.clear();
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const RunResult& r = report.results[i];
+    if (r.run.step) all.push_back(r.step_error());
+    if (r.run.memory && !r.run.out_of_memory()) {
+      by_kind[MemoryKindOf(r.run.memory_kind)].push_back(r.memory_error());
+      memory.push_back(r.memory_error());
+    }
+    if (r.run.out_of_memory()) {
+      ++report.out_of_memory;
+      report.out_of_memory_predicted += r.fits() ? 0 : 1;
+    } else if (!r.fits()) {
+      report.ran_but_predicted_not_to_fit.push_back(i);
+    }
+  }
+  report.overall = Summarise(std::move(all));
+  report.groups = ByName(report, [](const RunResult& r) { return r.run.group(); });
+  report.classes = ByName(report, [](const RunResult& r) { return r.moe() ? "MoE" : "dense"; });
+  Append(report.classes,
+         ByName(report, [](const RunResult& r) { return r.job.job.cluster.gpu.name; }));
+  Append(report.classes, ByName(report, [](const RunResult& r) {
+           for (const auto& name : PrecisionNames()) {
+             if (name.value == r.job.job.training.precision) return std::string(name.name);
+           }
+           return std::string();
+         }));
+  report.memory.clear();
+  for (auto& [kind, errors] : by_kind) {
+    report.memory.push_back({std::string(Name(kind)), Summarise(std::move(errors))});
+  }
+  if (!memory.empty()) report.memory.push_back({"all", Summarise(std::move(memory))});
+  report.sweeps = SweepsOf(report);
+}
+
+RunsReport CompareWithRuns(const std::vector<PublishedRun>& runs) {
+  RunsReport report;
+  Clusters clusters;
+  for (const PublishedRun& run : runs) {
+    auto job = RunJobOf(run);
+    if (auto* why = std::get_if<NotModelled>(&job)) {
+      report.unsupported.push_back({run, why->what});
+      continue;
+    }
+    RunJob& good = std::get<RunJob>(job);
+    const Cluster& cluster = clusters.Of(good.job.cluster);
+    report.results.push_back(Predict(run, std::move(good), cluster));
+  }
+  Summarise(report);
+  return report;
+}
+
+}  // namespace millwright

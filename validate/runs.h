@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How far off are the predictions, against training steps that others measured?
+//
+// Every run of a file is put in the product's own terms (validate/run_job), predicted by the
+// estimate, and compared: step time, and memory by the kind that was measured.  Runs that cannot be
+// expressed are kept with their reason.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "validate/published_run.h"
+#include "validate/run_job.h"
+
+namespace millwright {
+
+// What a figure of memory counts.
+enum class MemoryKind {
+  kAllocated,  // torch's max_memory_allocated, the fullest rank
+  kReserved,   // what the allocator took from the device
+  kDevice,     // nvidia-smi: all of that, context and communicators
+  kModel,      // state and activations alone
+};
+inline constexpr int kMemoryKinds = 4;
+std::string_view Name(MemoryKind kind);
+MemoryKind MemoryKindOf(std::string_view mem_kind);
+
+struct RunResult {
+  PublishedRun run;
+  RunJob job;
+  Seconds predicted;
+  Bytes predicted_memory;  // of the kind measured; of the device where none was
+  Bytes peak, capacity;    // of the device
+  StepTime time;           // by cause, of the whole micro-batches
+  bool fits() const { return peak <= capacity; }
+  bool moe() const { return job.job.model.has_moe(); }
+  // Relative errors, predicted / measured - 1; zero where nothing was measured.
+  double step_error() const { return run.step ? predicted / *run.step - 1 : 0; }
+  double memory_error() const { return run.memory ? predicted_memory / *run.memory - 1 : 0; }
+};
+
+struct UnsupportedRun {
+  PublishedRun run;
+  std::string reason;
+};
+
+// Of relative errors e: quantiles of |e|, and the median of e (negative: predictions too fast).
+struct ErrorSummary {
+  std::size_t n = 0;
+  double median_ape = 0, p90_ape = 0, bias = 0;
+};
+ErrorSummary Summarise(std::vector<double> errors);
+// By linear interpolation between order statistics; `values` need not be sorted.
+double Quantile(std::vector<double> values, double q);
+
+struct NamedSummary {
+  std::string name;
+  ErrorSummary errors;
+};
+
+// Layouts of one model on the same GPUs with the same batch.
+struct Sweep {
+  std::string name;
+  std::size_t n = 0;
+  double spearman = 0;    // of predicted with measured step times
+  double first_loss = 0;  // measured step of the layout predicted fastest, over the best, - 1
+};
+inline constexpr std::size_t kLeastSweep = 8;
+double Spearman(const std::vector<double>& a, const std::vector<double>& b);
+
+struct RunsReport {
+  std::vector<RunResult> results;  // in the file's order
+  std::vector<UnsupportedRun> unsupported;
+  ErrorSummary overall;
+  std::vector<NamedSummary> groups;   // by what precedes the dash of the id, largest first
+  std::vector<NamedSummary> classes;  // dense, MoE, precision, GPU
+  std::vector<NamedSummary> memory;   // by kind, and all
+  std::vector<Sweep> sweeps;
+  std::size_t out_of_memory = 0, out_of_memory_predicted = 0;  // runs that did not fit
+  std::vector<std::size_t> ran_but_predicted_not_to_fit;       // indices of results
+};
+
+RunsReport CompareWithRuns(const std::vector<PublishedRun>& runs);
+// The statistics of results already there.
+void Summarise(RunsReport& report);
+
+}  // namespace millwright
