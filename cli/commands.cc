@@ -49,8 +49,7 @@ constexpr std::array<Command, 7> kCommands{{
     {"estimate", EstimateCommand},
     {"simulate", SimulateCommand},
     {"compare", CompareCommand},
-    "  calibrate measurements of a GPU in, its calibration file out\n"
-    "  validate  how far off predictions are, against what was measured\n"
+    {"calibrate", CalibrateCommand},
     {"validate", ValidateCommand},
     {"describe", DescribeCommand},
 }};

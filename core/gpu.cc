@@ -246,6 +246,8 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
   io.Name("calibration", gpu.calibration, CalibrationNames(),
           "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
           "fractions of the datasheet");
+  io.Text("calibration_file", gpu.calibration_file,
+          "a file of calibrate, whose curves stand in for those built in; empty: none");
   io.Text("source", gpu.source, "where the numbers come from");
 }
 

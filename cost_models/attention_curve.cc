@@ -26,23 +26,26 @@ double ScoresOf(const AttentionShape& s) {
 }  // namespace
 
 void Fields(ConfigIo& io, AttentionCurve& c) {
+  constexpr NumberRange kTime{.min = 0, .max = 1};  // seconds
+  constexpr NumberRange kSize{.min = 0, .max = 1e6};
   constexpr NumberRange kShare{.min = 0, .max = 1};
+  constexpr NumberRange kRate{.min = 1e-6, .max = 1};
   io.Text("kernel", c.kernel, "stack and kernel, as the source of the rows names them");
-  FittedField(io, "rate_64", "rate_64_error", c.rate_64, kShare, "of the BF16 peak, head size 64");
-  FittedField(io, "rate_128", "rate_128_error", c.rate_128, kShare,
-              "of the BF16 peak, head size 128");
-  FittedField(io, "rate_256", "rate_256_error", c.rate_256, kShare,
-              "of the BF16 peak, head size 256");
-  FittedField(io, "hbm_efficiency", "hbm_efficiency_error", c.hbm_efficiency, kShare,
-              "of the HBM bandwidth");
-  FittedField(io, "launch_s", "launch_s_error", c.launch, kNotNegative,
-              "of one call, whatever its size");
-  FittedField(io, "overhead_keys", "overhead_keys_error", c.overhead, kNotNegative,
+  FittedField(io, "rate_64", "rate_64_error", c.rate_64, kRate, "of the BF16 peak, head size 64",
+              Presence::kRequired);
+  FittedField(io, "rate_128", "rate_128_error", c.rate_128, kRate,
+              "of the BF16 peak, head size 128", Presence::kRequired);
+  FittedField(io, "rate_256", "rate_256_error", c.rate_256, kRate,
+              "of the BF16 peak, head size 256", Presence::kRequired);
+  FittedField(io, "hbm_efficiency", "hbm_efficiency_error", c.hbm_efficiency, kRate,
+              "of the HBM bandwidth", Presence::kRequired);
+  FittedField(io, "launch_s", "launch_s_error", c.launch, kTime, "of one call, whatever its size");
+  FittedField(io, "overhead_keys", "overhead_keys_error", c.overhead, kSize,
               "keys' worth of a block's prologue");
   FittedField(io, "quantisation", "quantisation_error", c.quantisation, kShare,
               "share of the last wave that is paid");
-  Fields(io, c.residual);
-  Fields(io, c.range, "log2 of queries, batch x heads, head size, group size measured");
+  Fields(io, c.residual, 4);
+  Fields(io, c.range, 4, "log2 of queries, batch x heads, head size, group size measured");
   Fields(io, c.fit);
 }
 

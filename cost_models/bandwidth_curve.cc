@@ -7,14 +7,15 @@
 namespace millwright {
 
 void Fields(ConfigIo& io, BandwidthCurve& c) {
+  constexpr NumberRange kTime{.min = 0, .max = 1};  // seconds
+  constexpr NumberRange kRate{.min = 1e-6, .max = 1};
   io.Text("op", c.op, "the operator");
   io.Text("stack", c.stack, "whose kernel");
-  FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 0, .max = 1},
-              "of the HBM bandwidth");
-  FittedField(io, "launch_s", "launch_s_error", c.launch, kNotNegative,
-              "of one call, whatever its size");
-  Fields(io, c.residual);
-  Fields(io, c.range, "log2 of the bytes measured");
+  FittedField(io, "efficiency", "efficiency_error", c.efficiency, kRate, "of the HBM bandwidth",
+              Presence::kRequired);
+  FittedField(io, "launch_s", "launch_s_error", c.launch, kTime, "of one call, whatever its size");
+  Fields(io, c.residual, 1);
+  Fields(io, c.range, 1, "log2 of the bytes measured");
   Fields(io, c.fit);
 }
 

@@ -104,8 +104,9 @@ struct Calibration {
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
 };
 
-// The family of `gpu`, with the curves built in for it; a family that is not known falls back on
-// "generic" with H100's fractions and no curves.
+// The family of `gpu`, with the curves of its calibration file, or those built in for it; a family
+// that is not known falls back on "generic" with H100's fractions and no curves.  A file is read
+// once; ConfigError where that fails.
 const Calibration& CalibrationFor(const GpuSpec& gpu);
 
 // The same, with `curves` in place of those built in; they must outlive it.

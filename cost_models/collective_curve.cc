@@ -30,19 +30,21 @@ double Steps(const CollectiveShape& s) {
 }  // namespace
 
 void Fields(ConfigIo& io, CollectiveCurve& c) {
+  constexpr NumberRange kTime{.min = 0, .max = 1};  // seconds
   static constexpr std::array<std::string_view, 5> kOps{"all_reduce", "ring_pass", "alltoall",
                                                         "sendrecv", "broadcast"};
   io.Name("op", c.op, kOps, "the collective; ring_pass: reduce-scatter and all-gather");
   io.Text("library", c.library, "nccl-tests, torch, or a custom kernel's name");
   io.Text("fabric", c.fabric, "between domains, as the source names it; empty: inside a domain");
-  FittedField(io, "base_s", "base_s_error", c.base, kNotNegative, "before any step");
-  FittedField(io, "step_s", "step_s_error", c.step, kNotNegative, "of one step of the ring");
-  FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 0, .max = 4},
-              "bus bandwidth over the GPU's link bandwidth; above 1 where switches add up");
-  FittedField(io, "sqrt_coefficient", "sqrt_coefficient_error", c.sqrt_coefficient, kNotNegative,
-              "seconds per square root of a byte and pass");
-  Fields(io, c.residual);
-  Fields(io, c.range, "log2 of the bytes, ranks and domains measured");
+  FittedField(io, "base_s", "base_s_error", c.base, kTime, "before any step");
+  FittedField(io, "step_s", "step_s_error", c.step, kTime, "of one step of the ring");
+  FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 1e-6, .max = 4},
+              "bus bandwidth over the GPU's link bandwidth; above 1 where switches add up",
+              Presence::kRequired);
+  FittedField(io, "sqrt_coefficient", "sqrt_coefficient_error", c.sqrt_coefficient,
+              {.min = 0, .max = 1e-3}, "seconds per square root of a byte and pass");
+  Fields(io, c.residual, 3);
+  Fields(io, c.range, 3, "log2 of the bytes, ranks and domains measured");
   Fields(io, c.fit);
 }
 

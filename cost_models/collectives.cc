@@ -186,7 +186,16 @@ CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathPr
                                 .ranks = double(path.ranks),
                                 .bytes = payload,
                                 .in_switch = path.in_switch_reduction};
-    return {TimeOf(*curve, shape, path.domain_bandwidth), Chosen(kind, payload, path, c)};
+    CollectiveCost cost{TimeOf(*curve, shape, path.domain_bandwidth),
+                        Chosen(kind, payload, path, c)};
+    if (cost.algorithm != CollectiveAlgorithm::kNvls) {
+      // For many more ranks than were measured: latency first, then the wire at its full rate.
+      CollectiveShape nothing = shape;
+      nothing.bytes = 1_B;
+      const Seconds wire = payload * RingBytesSentFactor(kind, path.ranks) / path.domain_bandwidth;
+      cost.time = std::max(cost.time, TimeOf(*curve, nothing, path.domain_bandwidth) + wire);
+    }
+    return cost;
   }
   switch (kind) {
     case CollectiveKind::kAllReduce:

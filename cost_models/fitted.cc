@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kMostKnots = 64;
 constexpr std::size_t kMostValues = 1 << 20;
 constexpr double kThousandths = 1000;
+constexpr double kMostResidual = 10;  // a factor of 22,000
 
 std::string ListText(std::span<const double> values) {
   std::string text;
@@ -40,8 +41,8 @@ bool ReadList(std::string_view text, std::vector<double>& values) {
 }  // namespace
 
 void FittedField(ConfigIo& io, const char* key, const char* error_key, Fitted& fitted,
-                 NumberRange range, const char* meaning) {
-  io.Number(key, fitted.value, range, meaning);
+                 NumberRange range, const char* meaning, Presence presence) {
+  io.Number(key, fitted.value, range, meaning, presence);
   io.Number(error_key, fitted.error, kNotNegative, "its standard error");
 }
 
@@ -62,7 +63,7 @@ double ResidualGrid::At(std::span<const double> at) const {
   return sum;
 }
 
-void Fields(ConfigIo& io, ResidualGrid& grid) {
+void Fields(ConfigIo& io, ResidualGrid& grid, std::size_t axes_wanted) {
   std::vector<std::string> axes, rows;
   if (!io.reading() && !grid.values.empty()) {
     for (const std::vector<double>& knots : grid.axes) axes.push_back(ListText(knots));
@@ -91,8 +92,9 @@ void Fields(ConfigIo& io, ResidualGrid& grid) {
     size *= knots.size();
     grid.axes.push_back(std::move(knots));
   }
-  if (grid.axes.size() > ResidualGrid::kMostAxes || size > kMostValues) {
-    io.Mistake("axes", "expected at most 4 axes of at most 2^20 values together");
+  if ((!axes.empty() && axes.size() != axes_wanted) || size > kMostValues) {
+    io.Mistake("axes", fmt::format("expected {} axes, or none, of at most 2^20 values together",
+                                   axes_wanted));
     grid = {};
     return;
   }
@@ -109,7 +111,14 @@ void Fields(ConfigIo& io, ResidualGrid& grid) {
     grid = {};
     return;
   }
-  for (double& v : grid.values) v /= kThousandths;
+  for (double& v : grid.values) {
+    v /= kThousandths;
+    if (std::abs(v) > kMostResidual) {
+      io.Mistake("residual", "expected thousandths from -10000 to 10000");
+      grid = {};
+      return;
+    }
+  }
 }
 
 void CoveredRange::Add(std::span<const double> at) {
@@ -124,23 +133,26 @@ void CoveredRange::Add(std::span<const double> at) {
   }
 }
 
-bool CoveredRange::Contains(std::span<const double> at) const {
-  constexpr double kSlack = 2e-3;  // bounds are kept in thousandths
+bool CoveredRange::Contains(std::span<const double> at, double slack) const {
+  constexpr double kRounding = 2e-3;  // bounds are kept in thousandths
   for (std::size_t d = 0; d < low.size() && d < at.size(); ++d) {
-    if (at[d] < low[d] - kSlack || at[d] > high[d] + kSlack) return false;
+    if (at[d] < low[d] - slack - kRounding || at[d] > high[d] + slack + kRounding) return false;
   }
   return true;
 }
 
-void Fields(ConfigIo& io, CoveredRange& range, const char* meaning) {
+void Fields(ConfigIo& io, CoveredRange& range, std::size_t coordinates, const char* meaning) {
   std::string low = ListText(range.low), high = ListText(range.high);
   io.Text("range_low", low, meaning);
   io.Text("range_high", high, meaning);
   if (!io.reading()) return;
   range = {};
   if (!ReadList(low, range.low) || !ReadList(high, range.high) ||
-      range.low.size() != range.high.size() || range.low.size() > ResidualGrid::kMostAxes) {
-    io.Mistake("range_low", "expected as many numbers, with a blank between, as range_high has");
+      range.low.size() != range.high.size() ||
+      (!range.low.empty() && range.low.size() != coordinates)) {
+    io.Mistake(
+        "range_low",
+        fmt::format("expected {} numbers with a blank between, and so in range_high", coordinates));
     range = {};
   }
 }

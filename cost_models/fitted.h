@@ -21,7 +21,7 @@ struct Fitted {
 
 // Lists two keys, which must be literals.
 void FittedField(ConfigIo& io, const char* key, const char* error_key, Fitted& fitted,
-                 NumberRange range, const char* meaning);
+                 NumberRange range, const char* meaning, Presence presence = Presence::kOptional);
 
 struct FitRecord {
   int rows = 0;
@@ -54,17 +54,18 @@ struct ResidualGrid {
 };
 // "axes": a text of knots each; "residual": a text each for the values along the last axis, in
 // thousandths.
-void Fields(ConfigIo& io, ResidualGrid& grid);
+void Fields(ConfigIo& io, ResidualGrid& grid, std::size_t axes);
 
 // Smallest and largest of each coordinate of the rows fitted.
 struct CoveredRange {
   std::vector<double> low, high;
   bool empty() const { return low.empty(); }
   void Add(std::span<const double> at);
-  bool Contains(std::span<const double> at) const;  // true where nothing is recorded
+  // By at most `slack` outside; true where nothing is recorded.
+  bool Contains(std::span<const double> at, double slack = 0) const;
   bool operator==(const CoveredRange&) const = default;
 };
-void Fields(ConfigIo& io, CoveredRange& range, const char* meaning);
+void Fields(ConfigIo& io, CoveredRange& range, std::size_t coordinates, const char* meaning);
 
 template <class Visit>
 void ResidualGrid::ForCorners(std::span<const double> at, const Visit& visit) const {

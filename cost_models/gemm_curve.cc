@@ -61,33 +61,35 @@ std::array<double, 3> Coordinates(const GemmShape& s) {
 }
 
 void Fields(ConfigIo& io, GemmCurve& c) {
+  constexpr NumberRange kTime{.min = 0, .max = 1};  // seconds
+  constexpr NumberRange kSize{.min = 0, .max = 1e6};
   constexpr NumberRange kShare{.min = 0, .max = 1};
+  constexpr NumberRange kRate{.min = 1e-6, .max = 1};
   static constexpr std::array<std::string_view, 4> kDtypes{"bfloat16", "fp8", "fp8_block", "nvfp4"};
   static constexpr std::array<std::string_view, 2> kClocks{"burst", "sustained"};
   io.Name("dtype", c.dtype, kDtypes, "of the inputs; bfloat16 serves float16");
   io.Name("clocks", c.clocks, kClocks, "a few launches at boost clocks, or under steady load");
   static constexpr std::array<std::string_view, 4> kStages{"", "fwd", "bwd_grad_act", "bwd_grad_w"};
   io.Name("stage", c.stage, kStages, "of a grouped GEMM: which pass; empty: one GEMM");
-  FittedField(io, "efficiency", "efficiency_error", c.efficiency, kShare,
-              "of the peak, of endless tiles");
-  FittedField(io, "hbm_efficiency", "hbm_efficiency_error", c.hbm_efficiency, kShare,
-              "of the HBM bandwidth");
-  FittedField(io, "launch_s", "launch_s_error", c.launch, kNotNegative,
-              "of one GEMM, whatever its size");
-  FittedField(io, "k_overhead", "k_overhead_error", c.k_overhead, kNotNegative,
+  FittedField(io, "efficiency", "efficiency_error", c.efficiency, kRate,
+              "of the peak, of endless tiles", Presence::kRequired);
+  FittedField(io, "hbm_efficiency", "hbm_efficiency_error", c.hbm_efficiency, kRate,
+              "of the HBM bandwidth", Presence::kRequired);
+  FittedField(io, "launch_s", "launch_s_error", c.launch, kTime, "of one GEMM, whatever its size");
+  FittedField(io, "k_overhead", "k_overhead_error", c.k_overhead, kSize,
               "k at which half of a tile is lost");
-  FittedField(io, "tile_overhead", "tile_overhead_error", c.tile_overhead, kNotNegative,
+  FittedField(io, "tile_overhead", "tile_overhead_error", c.tile_overhead, kSize,
               "edge of a tile at which half of it is lost to fetching operands");
   FittedField(io, "quantisation", "quantisation_error", c.quantisation, kShare,
               "share of the last wave that is paid");
-  FittedField(io, "split_cost", "split_cost_error", c.split_cost, kNotNegative,
+  FittedField(io, "split_cost", "split_cost_error", c.split_cost, kSize,
               "HBM passes over the partial sums of a split of k");
-  FittedField(io, "cast_launch_s", "cast_launch_s_error", c.cast_launch, kNotNegative,
+  FittedField(io, "cast_launch_s", "cast_launch_s_error", c.cast_launch, kTime,
               "of the kernel that quantises the activations");
   FittedField(io, "cast_efficiency", "cast_efficiency_error", c.cast_efficiency, kShare,
               "of that kernel, of the HBM bandwidth; 0: the rows have none");
-  Fields(io, c.residual);
-  Fields(io, c.range, "log2 of m, n, k measured");
+  Fields(io, c.residual, 3);
+  Fields(io, c.range, 3, "log2 of m, n, k measured");
   Fields(io, c.fit);
 }
 

@@ -34,9 +34,6 @@ struct MeasuredGemm {
 };
 MeasuredGemm Measured(Precision p, const GemmCalibration& g) {
   switch (p) {
-    case Precision::kFp32:
-    case Precision::kTf32:
-      return {};
     case Precision::kFp16:
     case Precision::kBf16:
       return {g.bf16_curve, g.sustained_bf16};

@@ -23,13 +23,13 @@ std::string FileName(const MeasurementSet& set, int file) {
 
 std::string Error(double share) { return Signed(Percent(std::abs(share)), share < 0); }
 
-std::string Floor(const ErrorStatistics& floor) {
+std::string Floor(const ErrorSummary& floor) {
   if (floor.n == 0) return "";
   return fmt::format("{} / {}", Percent(floor.median_ape), Percent(floor.p90_ape));
 }
 
-std::vector<std::string> Cells(std::string table, std::string group, const ErrorStatistics& errors,
-                               const ErrorStatistics& floor) {
+std::vector<std::string> Cells(std::string table, std::string group, const ErrorSummary& errors,
+                               const ErrorSummary& floor) {
   return {std::move(table),
           std::move(group),
           std::to_string(errors.n),
@@ -39,11 +39,11 @@ std::vector<std::string> Cells(std::string table, std::string group, const Error
           Floor(floor)};
 }
 
-Json ToJson(const ErrorStatistics& s) {
+Json ToJson(const ErrorSummary& s) {
   return {{"n", s.n}, {"median_ape", s.median_ape}, {"p90_ape", s.p90_ape}, {"bias", s.bias}};
 }
 
-Json WithFloor(const ErrorStatistics& errors, const ErrorStatistics& floor) {
+Json WithFloor(const ErrorSummary& errors, const ErrorSummary& floor) {
   Json json = ToJson(errors);
   if (floor.n > 0) {
     json["floor"] = {{"n", floor.n}, {"median_ape", floor.median_ape}, {"p90_ape", floor.p90_ape}};

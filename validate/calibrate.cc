@@ -10,8 +10,8 @@
 
 #include "core/gpu.h"
 #include "core/mistakes.h"
-#include "validate/error_statistics.h"
 #include "validate/robust_fit.h"
+#include "validate/runs.h"
 #include "validate/shapes.h"
 #include "validate/source_class.h"
 
@@ -87,7 +87,7 @@ class CurveFit {
   // `curve` has its names and the axes of its residual.
   void Run(Curve& curve, const std::vector<Row<Shape>>& rows) {
     Fit(curve, rows);
-    const ErrorStatistics in_sample = StatisticsOf(Errors(curve, rows));
+    const ErrorSummary in_sample = Summarise(Errors(curve, rows));
     std::vector<double> unseen;
     for (int fold = 0; fold < kFolds && leave_out_; ++fold) {
       std::vector<Row<Shape>> seen, left_out;
@@ -101,7 +101,7 @@ class CurveFit {
       const std::vector<double> errors = Errors(partial, left_out);
       unseen.insert(unseen.end(), errors.begin(), errors.end());
     }
-    const ErrorStatistics cross = StatisticsOf(std::move(unseen));
+    const ErrorSummary cross = Summarise(std::move(unseen));
     std::set<std::string> sources;
     curve.range = {};
     for (const Row<Shape>& row : rows) {

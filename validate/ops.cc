@@ -118,15 +118,15 @@ std::string KeyOf(const Measurement& row) {
   return key;
 }
 
-ErrorStatistics Statistics(const std::vector<ComparedRow>& rows) {
+ErrorSummary Statistics(const std::vector<ComparedRow>& rows) {
   std::vector<double> errors;
   errors.reserve(rows.size());
   for (const ComparedRow& r : rows) errors.push_back(r.error);
-  return StatisticsOf(std::move(errors));
+  return Summarise(std::move(errors));
 }
 
 // Of the median of the rows with the same key, where there are several.
-ErrorStatistics Floor(const MeasurementSet& set, const std::vector<ComparedRow>& rows) {
+ErrorSummary Floor(const MeasurementSet& set, const std::vector<ComparedRow>& rows) {
   std::map<std::string, std::vector<double>> times;
   for (const ComparedRow& r : rows) {
     times[KeyOf(set.rows[r.row])].push_back(set.rows[r.row].time.value);
@@ -140,7 +140,7 @@ ErrorStatistics Floor(const MeasurementSet& set, const std::vector<ComparedRow>&
     const double best = std::sqrt(sorted[(sorted.size() - 1) / 2] * sorted[sorted.size() / 2]);
     for (double t : same) errors.push_back(best / t - 1);
   }
-  return StatisticsOf(std::move(errors));
+  return Summarise(std::move(errors));
 }
 
 void KeepWorst(std::vector<ComparedRow>& rows) {

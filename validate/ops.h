@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "validate/error_statistics.h"
 #include "validate/measurement.h"
 #include "validate/predict_operation.h"
+#include "validate/runs.h"
 
 namespace millwright {
 
@@ -28,14 +28,14 @@ struct ComparedRow {
 
 struct OpsGroup {
   std::string name;  // "H100/bfloat16"
-  ErrorStatistics errors, floor;
+  ErrorSummary errors, floor;
   std::vector<ComparedRow> worst;  // by ratio, the worst first
 };
 
 // A table of the data, or the part of one that has a bound of its own ("gemm, m n k >= 512").
 struct OpsTable {
   std::string name;
-  ErrorStatistics errors, floor;
+  ErrorSummary errors, floor;
   std::vector<OpsGroup> groups;
 };
 

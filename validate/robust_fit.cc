@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "validate/error_statistics.h"
 
 namespace millwright {
 namespace {
@@ -71,7 +70,9 @@ double Loss(const VectorXd& r, double bend) {
 double Noise(const VectorXd& r, std::size_t rows) {
   std::vector<double> sizes;
   for (std::size_t i = 0; i < rows; ++i) sizes.push_back(std::abs(r[Eigen::Index(i)]));
-  return std::max(kLeastNoise, 1.4826 * Quantile(std::move(sizes), 0.5));
+  const auto middle = sizes.begin() + std::ptrdiff_t(sizes.size() / 2);
+  std::nth_element(sizes.begin(), middle, sizes.end());
+  return std::max(kLeastNoise, 1.4826 * (sizes.empty() ? 0 : *middle));
 }
 
 class Fit {

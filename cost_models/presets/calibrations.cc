@@ -13,7 +13,9 @@
 // Error to expect: GEMM with this one-parameter law median 4-6%, p90 12-23% at m, n, k >= 512
 // [ops]; collectives of 16 MB and more inside a domain 1-3%, smaller ones 4% median, 16% p90;
 // whole steps about 6% median, 18% p90 for the 40-parameter study and more here.
+#include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cost_models/calibration.h"
@@ -191,6 +193,25 @@ Calibration Generic() {
 }
 const Calibration kGeneric = Generic();
 
+// Kept, as what is built in is: a calibration is asked for by reference, and often.
+const Calibration& FromFile(const std::string& file, const Calibration& family) {
+  struct Loaded {
+    GpuCurves curves;
+    Calibration calibration;
+  };
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string_view>, Loaded> files;
+  const std::lock_guard lock(mutex);
+  const auto key = std::pair(file, family.name);
+  const auto found = files.find(key);
+  if (found != files.end()) return found->second.calibration;
+  GpuCurves curves = ParseCurves(file, ReadTextFile(file));
+  Loaded& loaded = files[key];
+  loaded.curves = std::move(curves);
+  loaded.calibration = WithCurves(family, loaded.curves);
+  return loaded.calibration;
+}
+
 const Calibration& OfFamily(std::string_view name) {
   for (const Calibration& c : kCalibrations) {
     if (c.name == name) return c;
@@ -220,6 +241,7 @@ const Calibration& CalibrationFor(const GpuSpec& gpu) {
   // One for each set of curves, and so for each GPU that has some.
   static std::vector<Lazy> all(CurveFiles().size());
   const Calibration& family = OfFamily(gpu.calibration);
+  if (!gpu.calibration_file.empty()) return FromFile(gpu.calibration_file, family);
   const GpuCurves* curves = BuiltInCurves(gpu);
   if (curves == nullptr || !gpu.measured()) return family;
   for (std::size_t i = 0; i < all.size(); ++i) {

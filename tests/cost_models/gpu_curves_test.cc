@@ -65,7 +65,10 @@ TEST(GpuCurves, AFileReadsBackAsWritten) {
 }
 
 TEST(GpuCurves, WrongFilesAreRefused) {
-  const std::string start = "{\"gpu\": \"x\", \"gemm\": [{\"axes\": [\"0 1\"], \"residual\": ";
+  const std::string start =
+      "{\"gpu\": \"x\", \"gemm\": [{\"hbm_efficiency\": 1, \"efficiency\": 1, \"axes\": [\"0\", "
+      "\"1\", \"0 1\"], "
+      "\"residual\": ";
   const auto mistakes = [&](const std::string& rest) -> std::string {
     try {
       ParseCurves("x.json", start + rest);
@@ -78,8 +81,10 @@ TEST(GpuCurves, WrongFilesAreRefused) {
             "x.json: at /gemm/0/residual: expected 2 numbers, as the axes say, got 3");
   EXPECT_EQ(mistakes("[\"1 nan\"]}]}"),
             "x.json: at /gemm/0/residual: expected numbers with a blank between");
-  EXPECT_EQ(mistakes("[\"1 2\"], \"efficiency\": 1.2}]}"),
-            "x.json: at /gemm/0/efficiency: expected a number from 0 to 1, got 1.2");
+  EXPECT_EQ(mistakes("[\"1 20000\"]}]}"),
+            "x.json: at /gemm/0/residual: expected thousandths from -10000 to 10000");
+  EXPECT_EQ(mistakes("[\"1 2\"], \"launch_s\": -1}]}"),
+            "x.json: at /gemm/0/launch_s: expected a number from 0 to 1, got -1");
 }
 
 // Inside the range measured and far outside: finite, never above the datasheet, and twice the work
