@@ -103,6 +103,11 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
             "of the layers' matrix products (default: bf16)");
   line.Enum("--mfu-convention", mfu_convention_, MfuConventionNames(),
             "attention FLOPs in MFU halved by the causal mask, or not (default: causal)");
+  line.Section("Software");
+  line.Enum("--framework", framework_, FrameworkNames(),
+            "what the host costs and what is fused (default: megatron, with Transformer Engine)");
+  line.Enum("--cuda-graph", cuda_graph_, CudaGraphNames(),
+            "what the host launches as a graph; full: a whole iteration (default: none)");
   line.Section("Memory choices");
   line.Enum("--state", state_, StateSchemeNames(),
             "BF16 copy and fp32 master, or PyTorch FSDP's fp32 shard (default: megatron)");
@@ -127,6 +132,8 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
               "pipeline sends under compute, interleaved schedule only (default: yes)");
   line.Switch("--tp-comm-overlap", tp_comm_overlap_,
               "tensor-parallel collectives under their matrix products (default: no)");
+  line.Switch("--cp-comm-overlap", cp_comm_overlap_,
+              "ring attention's exchange under attention (default: yes)");
   line.Switch("--expert-overlap", expert_overlap_,
               "all-to-all under other micro-batches' compute (default: no)");
   line.Enum("--moe-dispatcher", moe_dispatcher_, MoeDispatcherNames(),
@@ -272,6 +279,8 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.global_batch_size, global_batch_);
   Override(t.seq_length, seq_);
   Override(t.precision, precision_);
+  Override(t.framework, framework_);
+  Override(t.cuda_graph, cuda_graph_);
   Override(t.state, state_);
   Override(t.gradient_bytes, gradient_bytes_);
   Override(t.moment_bytes, moment_bytes_);
@@ -283,6 +292,7 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.overlap_param_gather, overlap_param_gather_);
   Override(t.overlap_p2p, overlap_p2p_);
   Override(t.tp_comm_overlap, tp_comm_overlap_);
+  Override(t.cp_comm_overlap, cp_comm_overlap_);
   Override(t.expert_overlap, expert_overlap_);
   Override(t.moe_dispatcher, moe_dispatcher_);
   Override(t.mfu_convention, mfu_convention_);

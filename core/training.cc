@@ -13,8 +13,11 @@ constexpr EnumName<MoeDispatcher> kMoeDispatcherNames[] = {
     {MoeDispatcher::kDeepEp, "deepep"},
 };
 constexpr EnumName<Framework> kFrameworkNames[] = {
-    {Framework::kMegatron, "megatron"},   {Framework::kMegatron2021, "megatron-2021"},
-    {Framework::kFsdp, "fsdp"},           {Framework::kFsdpCompiled, "fsdp-compiled"},
+    {Framework::kMegatron, "megatron"},
+    {Framework::kMegatron2021, "megatron-2021"},
+    {Framework::kMegatronDeepSpeed, "megatron-deepspeed"},
+    {Framework::kFsdp, "fsdp"},
+    {Framework::kFsdpCompiled, "fsdp-compiled"},
     {Framework::kInternEvo, "internevo"},
 };
 constexpr EnumName<CudaGraph> kCudaGraphNames[] = {
@@ -69,12 +72,12 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
   io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
             "tokens of the fullest expert rank over the mean; 1: balanced");
   io.Int("offloaded_layers", t.offloaded_layers, {0, 10'000},
-         "layers of the model whose activations wait in host memory; a step is taken to hide the "
-         "copies as far as the link allows");
+         "layers of the model whose activations wait in host memory; the copies are taken to be "
+         "hidden");
 
   io.Enum("framework", t.framework, FrameworkNames(),
           "whose software runs the step: what the host costs and what is fused. megatron: "
-          "Megatron-Core with Transformer Engine; megatron-2021: Megatron-LM and -DeepSpeed of "
+          "Megatron-Core with Transformer Engine; megatron-2021 and megatron-deepspeed: those of "
           "2021-22; fsdp: eager PyTorch FSDP; fsdp-compiled: torchtitan; internevo");
   io.Enum("cuda_graph", t.cuda_graph, CudaGraphNames(),
           "what the host launches as a graph: partial is parts of a layer, full a whole iteration, "
@@ -95,6 +98,8 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
           "pipeline sends run under computation; interleaved schedule only, as in Megatron-LM");
   io.Bool("tp_comm_overlap", t.tp_comm_overlap,
           "tensor-parallel collectives are split and run under their matrix products");
+  io.Bool("cp_comm_overlap", t.cp_comm_overlap,
+          "ring attention passes keys and values on under the attention of the block before");
   io.Bool("expert_overlap", t.expert_overlap,
           "the experts' all-to-all runs under other micro-batches' computation");
   io.Enum(

@@ -31,13 +31,17 @@ std::span<const EnumName<MoeDispatcher>> MoeDispatcherNames();
 // Whose software runs the step.  It decides what the host costs, how much is fused and how
 // communication is arranged where the other fields do not say (cost_models/end_to_end.h).
 enum class Framework {
-  kMegatron,      // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
-  kMegatron2021,  // Megatron-LM and Megatron-DeepSpeed of 2021-22, nothing of the above
-  kFsdp,          // eager PyTorch FSDP1: Composer, 2023
-  kFsdpCompiled,  // FSDP with torch.compile: torchtitan
-  kInternEvo,     // eager PyTorch; parameters of each shard broadcast after the step
+  kMegatron,           // Megatron-Core with Transformer Engine, 2023 on: NeMo, Megatron-Bridge
+  kMegatron2021,       // Megatron-LM of 2021-22, nothing of the above
+  kMegatronDeepSpeed,  // Megatron-DeepSpeed of that time
+  kFsdp,               // eager PyTorch FSDP1: Composer, 2023
+  kFsdpCompiled,       // FSDP with torch.compile: torchtitan
+  kInternEvo,          // eager PyTorch; parameters of each shard broadcast after the step
 };
 std::span<const EnumName<Framework>> FrameworkNames();
+constexpr bool Of2021(Framework f) {
+  return f == Framework::kMegatron2021 || f == Framework::kMegatronDeepSpeed;
+}
 
 enum class CudaGraph { kNone, kPartial, kFull };  // full: a whole iteration
 std::span<const EnumName<CudaGraph>> CudaGraphNames();
@@ -78,6 +82,7 @@ struct TrainingConfig {
   bool overlap_param_gather = true;  // ZeRO's parameter all-gather under the forward
   bool overlap_p2p = true;           // interleaved schedule only, as in Megatron
   bool tp_comm_overlap = false;      // collective matmul
+  bool cp_comm_overlap = true;       // ring attention's exchange under attention
   bool expert_overlap = false;       // MoE all-to-all under other micro-batches' compute
   MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
   MfuConvention mfu_convention = MfuConvention::kCausal;

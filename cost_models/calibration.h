@@ -58,7 +58,7 @@ struct MemoryCalibration {
   double efficiency = 0;       // of HBM bandwidth
   double backward_factor = 0;  // backward bytes over forward bytes of a memory-bound operator
   Seconds launch;
-  double fsdp_factor = 1;  // eager PyTorch under FSDP fuses less: bytes over those counted
+  double bytes_factor = 1;  // software that fuses less moves more bytes than are counted
 };
 
 // Collectives: time = base + latencies + wire bytes / (bandwidth x efficiency) + sqrt term.
@@ -81,6 +81,8 @@ struct CollectiveCalibration {
   const CollectiveCurve* all_reduce_curve = nullptr;
   const CollectiveCurve* ring_pass_curve = nullptr;  // reduce-scatter and all-gather
   const CollectiveCurve* all_to_all_curve = nullptr;
+  double curve_rate = 1;             // bandwidth of rings and NVLS in a step, over the curves'
+  double all_to_all_curve_rate = 1;  //   and of all-to-all
 };
 
 // What overlapping hides, measured end to end.
@@ -93,6 +95,15 @@ struct OverlapCalibration {
   double fsdp_contention = 0;  // of the smaller of compute and communication
 };
 
+// What the host and the software cost beside the GPU's own work.
+struct HostCalibration {
+  Seconds layer_gap;            // idle between the kernels of a layer, forward and backward
+  Seconds launch_floor;         // a layer's forward and backward take the host at least this long
+  Seconds moe_sync;             // waiting for the experts' token counts, forward and backward
+  Seconds moe_sync_per_expert;  //   and for each expert of the rank
+  Seconds broadcast_per_rank;   // of a parameter broadcast after the step, a shard's owner
+};
+
 struct Calibration {
   std::string_view name;
   std::string_view source;
@@ -101,6 +112,7 @@ struct Calibration {
   MemoryCalibration memory;
   CollectiveCalibration collective;
   OverlapCalibration overlap;
+  HostCalibration host;
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
 };
 

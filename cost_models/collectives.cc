@@ -186,14 +186,16 @@ CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathPr
                                 .ranks = double(path.ranks),
                                 .bytes = payload,
                                 .in_switch = path.in_switch_reduction};
-    CollectiveCost cost{TimeOf(*curve, shape, path.domain_bandwidth),
-                        Chosen(kind, payload, path, c)};
+    const bool exchange = kind == CollectiveKind::kAllToAll;
+    const BytesPerSecond link =
+        path.domain_bandwidth * (exchange ? c.all_to_all_curve_rate : c.curve_rate);
+    CollectiveCost cost{TimeOf(*curve, shape, link), Chosen(kind, payload, path, c)};
     if (cost.algorithm != CollectiveAlgorithm::kNvls) {
       // For many more ranks than were measured: latency first, then the wire at its full rate.
       CollectiveShape nothing = shape;
       nothing.bytes = 1_B;
       const Seconds wire = payload * RingBytesSentFactor(kind, path.ranks) / path.domain_bandwidth;
-      cost.time = std::max(cost.time, TimeOf(*curve, nothing, path.domain_bandwidth) + wire);
+      cost.time = std::max(cost.time, TimeOf(*curve, nothing, link) + wire);
     }
     return cost;
   }

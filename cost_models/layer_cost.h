@@ -50,7 +50,8 @@ struct OperatorCost {
 
 struct LayerCost {
   std::vector<OperatorCost> operators;
-  PassTime forward, backward;
+  PassTime forward, backward;  // of all of them, and waiting for their launches
+  OperatorCost launch_wait;
   std::vector<SavedTensor> saved;
   Bytes input;             // what full recomputation keeps
   Bytes largest_gradient;  // most gradient bytes alive at once in backward, beside the saved
@@ -67,6 +68,10 @@ struct CostContext {
   int moe_num_groups = 0;   // node-limited routing: groups of experts,
   int moe_topk_groups = 0;  //   and how many of them a token may reach; 0: any
 };
+
+// What a pass takes beyond the GPU's work where the host cannot launch as fast.
+OperatorCost LaunchWait(const PassTime& forward, const PassTime& backward,
+                        const HostCalibration& host);
 
 LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& paths,
                       const CostContext& context);

@@ -52,6 +52,7 @@ struct DeviceOverheads {
   Bytes cuda_context;          // driver, kernels, library handles
   Bytes workspace;             // cuBLAS
   Bytes nccl_per_group;        // communicator buffers and channels
+  Bytes buckets;               // allocated for communication whatever the model
   double allocator_slack = 0;  // of everything allocated: fragmentation, rounding
 };
 DeviceOverheads DeviceOverheadsOf(const TrainingConfig& training);

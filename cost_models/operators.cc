@@ -16,6 +16,24 @@ constexpr ModuleMask kMoeAct = Mask(RecomputeModule::kMoeAct);
 constexpr ModuleMask kLayerNorm = Mask(RecomputeModule::kLayerNorm);
 constexpr ModuleMask kMlaUpProj = Mask(RecomputeModule::kMlaUpProj);
 
+// Transformer Engine keeps the quantised input of a linear layer for its weight gradient; torchao
+// quantises again and keeps BF16.
+double KeptInputWidth(const TrainingConfig& training) {
+  if (training.framework != Framework::kMegatron) return kWidth;
+  switch (training.precision) {
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return kWidth;
+    case Precision::kFp8:
+      return 1;
+    case Precision::kMxfp8:
+      return 1 + 1.0 / 32;  // a scale for each 32
+    case Precision::kNvfp4:
+      return 0.5 + 1.0 / 16;  // and for each 16
+  }
+  return kWidth;
+}
+
 // Appends operators, knowing the token counts and the parallel shape.
 class LayerBuilder {
  public:
@@ -26,7 +44,8 @@ class LayerBuilder {
         t_(shape.tensor),
         tokens_(double(shape.micro_batch_size) * double(shape.seq_length) / shape.context),
         sharded_tokens_(shape.sequence_parallel ? tokens_ / t_ : tokens_),
-        h_(double(model.hidden_size)) {}
+        h_(double(model.hidden_size)),
+        input_width_(KeptInputWidth(training)) {}
 
   std::vector<Operator> Take() { return std::move(operators_); }
   double tokens() const { return tokens_; }
@@ -88,8 +107,10 @@ class LayerBuilder {
     op.backward_collective = CollectiveKind::kAllGather;
   }
 
-  // A norm over the hidden size, its input (once a residual branch) and its output kept.
-  void Norm(std::string_view name, bool keep_input, bool layer_input, bool keep_output) {
+  // A norm over the hidden size, its input (once a residual branch) and its output kept, as the
+  // linear layer behind it keeps it where that is all that reads it.
+  void Norm(std::string_view name, bool keep_input, bool layer_input, bool keep_output,
+            bool for_linear = false) {
     // Megatron's layernorm module recomputes the norms whose outputs it drops.
     Operator& op = MemoryBound(name, 2 * kWidth * sharded_tokens_ * h_,
                                keep_output ? kLayerNorm : ModuleMask{0});
@@ -103,9 +124,10 @@ class LayerBuilder {
                         .bytes = Bytes(statistics * sharded_tokens_),
                         .statistic = true});
     if (keep_output) {
-      op.saved.push_back({.name = "norm output",
-                          .bytes = Bytes(kWidth * sharded_tokens_ * h_),
-                          .modules = kLayerNorm});
+      op.saved.push_back(
+          {.name = "norm output",
+           .bytes = Bytes((for_linear ? input_width_ : kWidth) * sharded_tokens_ * h_),
+           .modules = kLayerNorm});
     }
   }
   void Residual(std::string_view name) {
@@ -136,11 +158,12 @@ class LayerBuilder {
   double tokens_;          // in tensor-parallel regions
   double sharded_tokens_;  // around them
   double h_;
+  double input_width_;  // bytes that a linear layer keeps of an element of its input
   std::vector<Operator> operators_;
 };
 
 void LayerBuilder::Attention(LayerKind kind) {
-  Norm("input norm", true, true, true);
+  Norm("input norm", true, true, true, true);
   if (model_.latent) {
     LatentQueryKeyValue();
   } else {
@@ -155,7 +178,11 @@ void LayerBuilder::Attention(LayerKind kind) {
     Core(kind, heads, std::max(1.0, model_.num_query_groups / t_), e, e);
   }
   const double width = heads * (model_.latent ? double(model_.mla.v_head_dim) : e);
-  Gemm("attention output", tokens_, h_, width);
+  Operator& output = Gemm("attention output", tokens_, h_, width);
+  if (input_width_ < kWidth) {  // beside what the attention core keeps in BF16
+    output.saved.push_back(
+        {.name = "quantised attention output", .bytes = Bytes(input_width_ * tokens_ * width)});
+  }
   Reduce("attention output reduce");
   if (model_.post_layer_norms) Norm("post-attention norm", true, false, false);
   Residual("attention residual");
@@ -279,7 +306,7 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
     exchange.forward_collective = exchange.backward_collective = CollectiveKind::kSendRecv;
     exchange.repeats = shape_.context - 1;
     exchange.backward_repeats = 2;
-    exchange.hidden_under = attention;
+    if (training_.cp_comm_overlap) exchange.hidden_under = attention;
     // Each later step's output is merged into an fp32 accumulator by its log-sum-exp.
     MemoryBound("ring output merge", (c - 1) * (4 + 4 + kWidth) * tokens_ * heads * v_head,
                 kCoreAttn);
@@ -309,14 +336,14 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool g
       {.name = "fc1 output", .bytes = Bytes(kWidth * tokens * fc1_width), .modules = modules});
   if (!(training_.fused_swiglu && model_.gated_linear_unit)) {
     act.saved.push_back({.name = "fc2 input",
-                         .bytes = Bytes(kWidth * tokens * inner),
+                         .bytes = Bytes(input_width_ * tokens * inner),
                          .modules = ModuleMask(modules | product_modules)});
   }
   linear("fc2", h_, inner);
 }
 
 void LayerBuilder::DenseMlp() {
-  Norm("pre-mlp norm", !model_.parallel_residual, false, true);
+  Norm("pre-mlp norm", !model_.parallel_residual, false, true, true);
   Gather("mlp gather", h_, kMlp);
   TwoLinears(tokens_, double(model_.ffn_hidden_size) / t_, 1, true, kMlp, 0);
   Reduce("mlp reduce", kMlp);
@@ -343,6 +370,7 @@ void LayerBuilder::MoeMlp() {
     TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, true, kMoe, 0);
     Reduce("shared expert reduce", kMoe);
   }
+  Add("expert token counts", OperatorKind::kHost, kMoe).waits_for_experts = local_experts;
   MemoryBound("permute", 5 * sent * training_.moe_imbalance * h_, kMoe);
   if (shape_.expert > 1) {
     Operator& dispatch = Add("expert dispatch", OperatorKind::kCollective, kMoe);
@@ -360,7 +388,7 @@ void LayerBuilder::MoeMlp() {
   const int first = last() + 1;
   TwoLinears(routed, double(moe.ffn_hidden_size) / x, local_experts, false, kMoe, kMoeAct);
   operators_[first].saved.push_back(
-      {.name = "permuted tokens", .bytes = Bytes(kWidth * routed * h_), .modules = kMoe});
+      {.name = "permuted tokens", .bytes = Bytes(input_width_ * routed * h_), .modules = kMoe});
   if (x > 1) {
     Operator& scatter = Add("expert tensor scatter", OperatorKind::kCollective, kMoe);
     scatter.group = GroupKind::kExpertTensor;
@@ -408,6 +436,7 @@ Flops Operator::forward_flops(MfuConvention convention) const {
                    (convention == MfuConvention::kCausal ? scores : scores_full));
     case OperatorKind::kMemoryBound:
     case OperatorKind::kCollective:
+    case OperatorKind::kHost:
       return Flops(0);
   }
   return Flops(0);
@@ -416,13 +445,22 @@ Flops Operator::forward_flops(MfuConvention convention) const {
 std::vector<Operator> LayerOperators(const ModelConfig& model, LayerKind kind,
                                      const LayerShape& shape, const TrainingConfig& training) {
   LayerBuilder layer(model, shape, training);
+  layer.Add("launch gaps", OperatorKind::kHost);
   layer.Attention(kind);
   if (kind.moe) {
     layer.MoeMlp();
   } else {
     layer.DenseMlp();
   }
-  return layer.Take();
+  std::vector<Operator> operators = layer.Take();
+  if (training.offloaded_layers > 0) {
+    // Each layer is taken to keep its share.
+    const double kept = 1 - std::min(1.0, double(training.offloaded_layers) / model.num_layers);
+    for (Operator& op : operators) {
+      for (SavedTensor& tensor : op.saved) tensor.bytes = kept * tensor.bytes;
+    }
+  }
+  return operators;
 }
 
 std::vector<Operator> EmbeddingOperators(const ModelConfig& model, const LayerShape& shape,

@@ -55,7 +55,7 @@ struct SavedTensor {
   bool layer_input = false;  // what full recomputation keeps
 };
 
-enum class OperatorKind { kGemm, kGroupedGemm, kAttention, kMemoryBound, kCollective };
+enum class OperatorKind { kGemm, kGroupedGemm, kAttention, kMemoryBound, kCollective, kHost };
 enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
 
 struct Operator {
@@ -93,6 +93,9 @@ struct Operator {
   double backward_repeats = 1;  // of each forward transfer
   bool beside_gemm = true;      // can be split and overlapped with a GEMM (tp_comm_overlap)
   int hidden_under = -1;  // index of the GEMM whose dgrad or the attention whose passes hide it
+
+  // Host: the GPU waits.  Gaps between kernels, or for the token counts of this many experts.
+  double waits_for_experts = 0;
 
   Flops forward_flops(MfuConvention convention) const;  // of the model: causal or full attention
 };

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/parameters.h"
+
 namespace millwright {
 
 double BubbleRatio(int pipeline, std::int64_t micro_batches, int virtual_stages) {
@@ -28,6 +30,12 @@ double ChunksInFlight(int pipeline, std::int64_t micro_batches, int virtual_stag
 
 std::vector<int> LayersPerChunk(int num_layers, int pipeline, int virtual_stages) {
   const int chunks = pipeline * virtual_stages;
+  if (virtual_stages > 1 && (num_layers + 2) % chunks == 0) {
+    std::vector<int> layers(chunks, (num_layers + 2) / chunks);
+    --layers.front();
+    --layers.back();
+    return layers;
+  }
   std::vector<int> layers(chunks, num_layers / chunks);
   const int longer = num_layers % chunks;
   const int whole = longer / pipeline * pipeline;
@@ -54,6 +62,35 @@ std::vector<int> StageContent::LeadingLayers(int per_chunk) const {
   return leading;
 }
 
+// What the head, and each MTP module's, costs in layers of the last kind: per token, by the weights
+// that take part.
+double HeadInLayers(const ModelConfig& model) {
+  double active = 0;
+  for (const Weight& w : LayerWeights(model, model.layers.back().kind)) {
+    const bool routed =
+        w.split == WeightSplit::kExpert || w.split == WeightSplit::kExpertReplicated;
+    active += double(w.elements()) * (routed ? double(model.moe.topk) / model.moe.num_experts : 1);
+  }
+  return double(model.hidden_size) * double(model.vocab_size) / active;
+}
+
+std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages) {
+  const int chunks = pipeline * virtual_stages;
+  if (model.mtp_num_layers == 0 || chunks == 1) {
+    return LayersPerChunk(model.num_layers, pipeline, virtual_stages);
+  }
+  const double modules = model.mtp_num_layers;
+  const double at_end = modules + (1 + modules) * HeadInLayers(model);
+  const double target = (model.num_layers + at_end) / chunks;
+  const int last = int(std::clamp(std::round(target - at_end), 0.0, double(model.num_layers)));
+  const int others = model.num_layers - last;
+  std::vector<int> layers(chunks, others / (chunks - 1));
+  // Dense layers, the cheaper ones, come first.
+  for (int k = 0; k < others % (chunks - 1); ++k) ++layers[k];
+  layers.back() = last;
+  return layers;
+}
+
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages) {
   const std::vector<LayerKind> kinds = model.distinct_kinds();
   std::vector<int> kind_of_layer;
@@ -69,7 +106,7 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
   }
   stages.front().embedding = true;
   stages.back().head = true;
-  const std::vector<int> sizes = LayersPerChunk(model.num_layers, pipeline, virtual_stages);
+  const std::vector<int> sizes = LayersPerChunk(model, pipeline, virtual_stages);
   auto next = kind_of_layer.begin();
   for (std::size_t chunk = 0; chunk < sizes.size(); ++chunk) {
     StageContent& stage = stages[chunk % pipeline];

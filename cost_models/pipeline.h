@@ -31,8 +31,15 @@ double ChunksInFlight(int pipeline, std::int64_t micro_batches, int virtual_stag
 // most.  One chunk a rank: the shorter ones come last (it has the head), first (it has the
 // embedding), then from the end: 126 layers over 16 are 7, 14 x 8, 7.  Several: the longer ones
 // fill whole rounds over the ranks from the first on, so that ranks stay in step, and what is left
-// goes to the last round by the same rule.
+// goes to the last round by the same rule.  Where embedding and head as two more layers make the
+// chunks equal, the first and the last chunk have one layer less (Megatron's
+// account_for_embedding_in_pipeline_split): 126 layers are 128 chunks of one, the first and last of
+// which have none.
 std::vector<int> LayersPerChunk(int num_layers, int pipeline, int virtual_stages);
+// The same for a model, whose multi-token-prediction modules and heads weigh on the last chunk:
+// with such modules Megatron wants a layout by hand, and the last chunk is taken to have as many
+// layers less as balance needs.
+std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages);
 
 // What a pipeline rank holds.  Kinds are indices into ModelConfig::distinct_kinds().
 struct StageContent {

@@ -39,7 +39,8 @@ DataGroups DataGroupsOf(
 double BucketParameters(double ranks) { return std::max(40e6, 1e6 * ranks); }
 
 DataSync SyncOf(const RankParameters& parameters, int zero, const DataGroups& groups,
-                const TrainingConfig& training, const CollectiveCalibration& c) {
+                const TrainingConfig& training, const Calibration& calibration) {
+  const CollectiveCalibration& c = calibration.collective;
   const double width = training.gradient_bytes;
   const auto over_shard = [&](CollectiveKind kind, double bytes_per_parameter) {
     return BucketedCost(kind, parameters.dense, bytes_per_parameter, groups.dense, c) +
@@ -57,7 +58,9 @@ DataSync SyncOf(const RankParameters& parameters, int zero, const DataGroups& gr
                    width, groups.expert_replicas, c);
   if (zero < 3) {
     sync.gradients = over_shard(CollectiveKind::kReduceScatter, width);
-    sync.parameters = over_shard(CollectiveKind::kAllGather, kParameterWidth);
+    sync.parameters = over_shard(CollectiveKind::kAllGather, kParameterWidth) +
+                      (parameters.dense > 0 ? double(groups.dense_shard) : 0) *
+                          calibration.host.broadcast_per_rank;
   }
   return sync;
 }

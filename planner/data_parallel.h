@@ -39,7 +39,7 @@ struct DataSync {
   Seconds replicas;    // HSDP: the sharded gradients over the copies of the state
 };
 DataSync SyncOf(const RankParameters& parameters, int zero, const DataGroups& groups,
-                const TrainingConfig& training, const CollectiveCalibration& calibration);
+                const TrainingConfig& training, const Calibration& calibration);
 
 // ZeRO-3: one unit (a layer) gathered, its gradients scattered, in one collective each.
 struct ShardPass {

@@ -118,20 +118,21 @@ std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_
 }
 
 Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
-                     const Cluster& cluster)
+                     const Cluster& cluster, const EndToEnd& end_to_end)
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(CalibrationFor(cluster.gpu())),
+      calibration_(std::make_unique<Calibration>(Adjusted(
+          CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training))),
       context_{.gpu = cluster.gpu(),
-               .calibration = calibration_,
+               .calibration = *calibration_,
                .training = training,
                .moe_topk = model.moe.topk,
                .moe_num_groups = model.moe.num_groups,
                .moe_topk_groups = model.moe.topk_groups},
       kinds_(model.distinct_kinds()) {
   clip_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
-                           calibration_.collective)
+                           calibration_->collective)
               .time;
 }
 
@@ -267,8 +268,13 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
       // One activation and one gradient being received; twice that where sends overlap.
       stage.fixed[MemoryItem::kPipelineBuffers] =
           (plan.virtual_stages > 1 && training.overlap_p2p ? 4.0 : 2.0) * shape.boundary;
+      if (training.framework == Framework::kMegatronDeepSpeed) {
+        // Its engine keeps what every micro-batch in flight passed on.
+        stage.fixed[MemoryItem::kPipelineBuffers] += stage.first_chunk_held * shape.boundary;
+      }
     }
     stage.fixed[MemoryItem::kWorkspace] = overheads.workspace;
+    stage.fixed[MemoryItem::kGradientBuckets] += overheads.buckets;
     stage.fixed_allocated = stage.fixed.total();
     stage.fixed[MemoryItem::kNccl] = double(communicators) * overheads.nccl_per_group;
     stage.fixed[MemoryItem::kCudaContext] = overheads.cuda_context;
@@ -304,7 +310,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer;
 
-  const DataSync sync = SyncOf(parameters, zero_, groups, training, c);
+  const DataSync sync = SyncOf(parameters, zero_, groups, training, estimator_.calibration());
   stage.grad_sync = sync.gradients;
   stage.param_sync = sync.parameters;
   stage.replica_sync = sync.replicas;
@@ -374,6 +380,9 @@ void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int ra
   const std::vector<int>& layers = stage.content->layers;
   if (plan.virtual_stages == 1) {
     stage.first_chunk_held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_), 1, rank);
+    if (estimator_.training().framework == Framework::kMegatronDeepSpeed && plan.pipeline > 1) {
+      stage.first_chunk_held = std::min(stage.first_chunk_held + 1, micro_batches_);
+    }
     stage.held.resize(layers.size());
     for (std::size_t k = 0; k < layers.size(); ++k) {
       stage.held[k] = layers[k] * stage.first_chunk_held;

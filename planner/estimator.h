@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -23,6 +24,7 @@
 #include "core/model.h"
 #include "core/parallel.h"
 #include "core/training.h"
+#include "cost_models/end_to_end.h"
 #include "cost_models/layer_cost.h"
 #include "cost_models/memory.h"
 #include "cost_models/pipeline.h"
@@ -105,7 +107,8 @@ bool HasClosedForm(ScheduleKind schedule);
 
 class Estimator {
  public:
-  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster);
+  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+            const EndToEnd& end_to_end = ShippedEndToEnd());
 
   // The plan must have passed CheckPlan.
   Estimate Itemise(const ParallelConfig& plan) const;
@@ -115,7 +118,7 @@ class Estimator {
   const ModelConfig& model() const { return model_; }
   const TrainingConfig& training() const { return training_; }
   const Cluster& cluster() const { return cluster_; }
-  const Calibration& calibration() const { return calibration_; }
+  const Calibration& calibration() const { return *calibration_; }
   const CostContext& context() const { return context_; }
   const std::vector<LayerKind>& kinds() const { return kinds_; }
   LayerPaths PathsOf(const LayerShape& shape) const;
@@ -127,7 +130,7 @@ class Estimator {
   const ModelConfig& model_;
   const TrainingConfig& training_;
   const Cluster& cluster_;
-  const Calibration& calibration_;
+  std::unique_ptr<const Calibration> calibration_;  // of the GPU, as this training meets it
   CostContext context_;
   std::vector<LayerKind> kinds_;
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks

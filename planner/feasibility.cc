@@ -217,7 +217,9 @@ Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_ten
 
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
                       ScheduleKind schedule) {
-  if (std::int64_t{1} * pipeline * virtual_stages > model.num_layers) {
+  // Embedding and head may each have a chunk to themselves (cost_models/pipeline.h).
+  const std::int64_t chunks = std::int64_t{1} * pipeline * virtual_stages;
+  if (chunks > model.num_layers && !(virtual_stages > 1 && chunks == model.num_layers + 2)) {
     return Reject(RejectionReason::kLayers, "{} layers are fewer than pp {} x vpp {} stages",
                   model.num_layers, pipeline, virtual_stages);
   }

@@ -175,7 +175,7 @@ class Worker {
             const ParallelConfig& plan, const Recompute& recompute);
 
   const Space& space_;
-  const Estimator estimator_;
+  Estimator estimator_;
   Findings findings_;
   std::vector<Choice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;

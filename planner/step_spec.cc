@@ -97,6 +97,7 @@ class PassBuilder {
               const CostContext& context, const LayerShape& shape)
       : operators_(operators), paths_(paths), context_(context), shape_(shape) {
     for (const Operator& op : operators) costs_.push_back(CostOfOperator(op, paths, context));
+    launch_wait_ = CostOfLayer(operators, paths, context).launch_wait;
   }
 
   // Operators of which `modules` holds one, or all of them.
@@ -122,6 +123,7 @@ class PassBuilder {
         list.Compute("forward", costs_[i].forward.compute);
       }
     }
+    if (all) list.Compute("launches", launch_wait_.forward.compute);
     return list.Take();
   }
 
@@ -173,6 +175,7 @@ class PassBuilder {
         list.Compute("backward", input + weight);
       }
     }
+    if (part != Part::kWeight) list.Compute("launches", launch_wait_.backward.compute);
     return list.Take();
   }
 
@@ -211,6 +214,7 @@ class PassBuilder {
   const CostContext& context_;
   const LayerShape& shape_;
   std::vector<OperatorCost> costs_;
+  OperatorCost launch_wait_;
 };
 
 void Append(std::vector<Piece>& to, const std::vector<Piece>& from) {
@@ -247,8 +251,8 @@ LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& p
 class DataShares {
  public:
   DataShares(const RankParameters& whole, const ParallelConfig& plan, const DataGroups& groups,
-             const TrainingConfig& training, const CollectiveCalibration& calibration)
-      : plan_(plan), groups_(groups), training_(training), calibration_(calibration) {
+             const TrainingConfig& training, const Calibration& calibration)
+      : plan_(plan), groups_(groups), training_(training), calibration_(calibration.collective) {
     const RankParameters dense{.dense = whole.dense}, expert{.expert = whole.expert};
     const int expert_stride = plan.expert * plan.expert_tensor;
     parts_ = {
@@ -406,7 +410,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     throw ConfigError(fmt::format("{}: {} stages in a direction are not a multiple of {} ranks",
                                   spec.schedule.file, stages, plan.pipeline));
   }
-  if (stages > model.num_layers) {
+  if (stages > model.num_layers && stages != model.num_layers + 2) {
     throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
                                   spec.schedule.name, stages, model.name, model.num_layers));
   }
@@ -497,7 +501,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   // The first rank may hold dense layers alone.
   RankParameters whole = held[0];
   for (const RankParameters& rank : held) whole.expert = std::max(whole.expert, rank.expert);
-  const DataShares data(whole, plan, groups, training, calibration.collective);
+  const DataShares data(whole, plan, groups, training, calibration);
   const std::size_t layer_kinds = kinds.size();
   for (std::size_t k = 0; k < spec.kinds.size(); ++k) {
     const RankParameters& part = costs.kind_parameters[k % layer_kinds];

@@ -9,6 +9,7 @@
 
 #include "core/parameters.h"
 #include "core/unit_text.h"
+#include "cost_models/interval.h"
 #include "cost_models/pipeline.h"
 
 namespace millwright {
@@ -39,6 +40,7 @@ std::string ChoicesText(const TrainingConfig& t) {
   note(t.fused_swiglu, "fused SwiGLU");
   note(t.fused_cross_entropy, "fused cross-entropy");
   note(t.tp_comm_overlap, "TP overlap");
+  note(!t.cp_comm_overlap, "ring exchange not overlapped");
   note(t.expert_overlap, "expert overlap");
   note(!t.overlap_grad_reduce, "gradient reduction not overlapped");
   note(!t.overlap_param_gather, "parameter gathering not overlapped");
@@ -185,8 +187,9 @@ std::string QuestionText(const Job& job, const Style& style, const std::string& 
   return table.Text(style);
 }
 
-std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& style) {
+std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
   const ParallelConfig& p = e.plan;
+  const ModelConfig& model = job.model;
   TextTable table;
   table.Column("", Align::kLeft);
   table.Column("", Align::kLeft);
@@ -220,6 +223,12 @@ std::string PlanText(const ModelConfig& model, const Estimate& e, const Style& s
              fmt::format("{} tokens/s/GPU, {} of the model, MFU {}, HFU {}",
                          FormatRate(e.tokens_per_second_per_gpu),
                          FormatFlopRate(e.model_flops_per_gpu), Percent(e.mfu), Percent(e.hfu))});
+  const RunClass kind = ClassOf(model, job.training, job.cluster.gpu);
+  const Interval step = StepInterval(kind), memory = MemoryInterval();
+  table.Row({"90% interval",
+             fmt::format("{} to {} a step, {} to {}, by published runs ({})",
+                         PerStep(step.low * e.step), PerStep(step.high * e.step),
+                         GiB(memory.low * e.peak), GiB(memory.high * e.peak), Name(kind))});
   return table.Text(style, 2);
 }
 
@@ -329,7 +338,7 @@ std::string EstimateText(const Job& job, const Estimate& e, const Style& style) 
   }
   text += "\n\n" + QuestionText(job, style) + '\n';
   text += Bold(e.fits() ? "The plan" : "The plan, if the memory were there", style) + '\n';
-  text += PlanText(job.model, e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
+  text += PlanText(job, e, style) + '\n' + TimeText(e, style) + '\n' + MemoryText(e, style);
   return text;
 }
 

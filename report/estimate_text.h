@@ -39,7 +39,7 @@ std::vector<std::pair<std::string, std::string>> QuestionRows(const Job& job);
 // A labelled line each; `search` says what a search was told besides.
 std::string QuestionText(const Job& job, const Style& style, const std::string& search = {});
 // Every degree of the plan and its result.
-std::string PlanText(const ModelConfig& model, const Estimate& estimate, const Style& style);
+std::string PlanText(const Job& job, const Estimate& estimate, const Style& style);
 std::string TimeText(const Estimate& estimate, const Style& style);
 std::string MemoryText(const Estimate& estimate, const Style& style);
 

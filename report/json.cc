@@ -5,6 +5,7 @@
 
 #include "core/parameters.h"
 #include "cost_models/calibration.h"
+#include "cost_models/interval.h"
 #include "report/estimate_text.h"
 #include "report/plan_text.h"
 
@@ -64,7 +65,15 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
     stages.push_back(std::move(one));
     allocated = std::max(allocated, stage.allocated());
   }
+  const RunClass kind = ClassOf(job.model, job.training, job.cluster.gpu);
+  const Interval step = StepInterval(kind), memory = MemoryInterval();
   return {{"step_time_s", e.step.value},
+          {"interval",
+           {{"low", step.low * e.step.value},
+            {"high", step.high * e.step.value},
+            {"memory_low_bytes", memory.low * e.peak.value},
+            {"memory_high_bytes", memory.high * e.peak.value},
+            {"of", std::string(Name(kind))}}},
           {"tokens_per_s_per_gpu", e.tokens_per_second_per_gpu},
           {"model_tflops_per_gpu", e.model_flops_per_gpu.value / 1e12},
           {"mfu", e.mfu},

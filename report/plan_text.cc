@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/unit_text.h"
+#include "cost_models/interval.h"
 #include "report/estimate_text.h"
 
 namespace millwright {
@@ -106,6 +107,22 @@ std::string RemediesText(const PlanAnswer& answer, const Style& style) {
                                           PerStep(remedy.plan.step), GiB(remedy.plan.peak))});
   }
   return text + table.Text(style, 2);
+}
+
+// Which of the plans listed are as good as the first for all that is known.
+std::string ToldApartText(const PlanAnswer& answer, const Style& style) {
+  const std::vector<Contender>& plans = answer.plans();
+  const double enough =
+      ToldApart(ClassOf(answer.job.model, answer.job.training, answer.job.cluster.gpu));
+  const auto near = std::count_if(plans.begin(), plans.end(), [&](const Contender& c) {
+    return c.step() / plans.front().step() - 1 < enough;
+  });
+  if (near < 2) return {};
+  return Wrapped(fmt::format("The {}{} cannot be told apart: within {} of the first, 90% intervals "
+                             "overlap by more than half.",
+                             near == std::ssize(plans) ? "" : "first ", near, Percent(enough)),
+                 style.width, 4) +
+         '\n';
 }
 
 std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
@@ -408,8 +425,8 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
                 "recomputation",
                 answer.plans().size());
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
-          SimulatedText(answer, style) + '\n';
-  text += Bold("The best plan", style) + '\n' + PlanText(answer.job.model, best, style) + '\n' +
+          ToldApartText(answer, style) + SimulatedText(answer, style) + '\n';
+  text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);
   return text;

@@ -22,6 +22,12 @@ void AddSummary(TextTable& table, const std::string& name, const ErrorSummary& e
              SignedPercent(e.bias)});
 }
 
+std::vector<std::string> CoverageCells(const Coverage& c) {
+  return {c.name, std::to_string(c.n), Percent(double(c.inside) / double(c.n))};
+}
+
+Json ToJson(const Coverage& c) { return {{"n", c.n}, {"inside", c.inside}}; }
+
 TextTable SummaryTable(const char* title) {
   TextTable table;
   table.Column(title, Align::kLeft);
@@ -90,6 +96,14 @@ std::string RunsText(const RunsReport& report, const Style& style) {
   if (report.ran_but_predicted_not_to_fit.size() > kMostShown) text += ", ...";
   text += ".\n\n";
 
+  TextTable coverage;
+  coverage.Column("inside the 90% interval", Align::kLeft);
+  coverage.Column("runs");
+  coverage.Column("inside");
+  for (const Coverage& c : report.step_coverage) coverage.Row(CoverageCells(c));
+  if (report.memory_coverage.n > 0) coverage.Row(CoverageCells(report.memory_coverage));
+  if (coverage.rows() > 0) text += coverage.Text(style) + "\n";
+
   if (!report.sweeps.empty()) {
     TextTable sweeps;
     sweeps.Column("layouts of one job", Align::kLeft);
@@ -141,7 +155,9 @@ std::string RunsText(const RunsReport& report, const Style& style) {
   return text;
 }
 
-std::string RunsJson(const RunsReport& report) {
+namespace {
+
+Json ReportJson(const RunsReport& report) {
   Json json;
   json["overall"] = ToJson(report.overall);
   json["groups"] = ToJson(report.groups);
@@ -151,6 +167,9 @@ std::string RunsJson(const RunsReport& report) {
       {"runs", report.out_of_memory},
       {"predicted", report.out_of_memory_predicted},
       {"ran_but_predicted_not_to_fit", report.ran_but_predicted_not_to_fit.size()}};
+  json["coverage"] = Json::object();
+  for (const Coverage& c : report.step_coverage) json["coverage"][c.name] = ToJson(c);
+  json["coverage"]["memory"] = ToJson(report.memory_coverage);
   json["sweeps"] = Json::array();
   for (const Sweep& s : report.sweeps) {
     json["sweeps"].push_back({{"name", s.name},
@@ -192,7 +211,69 @@ std::string RunsJson(const RunsReport& report) {
   for (const UnsupportedRun& u : report.unsupported) {
     json["unsupported"].push_back({{"id", u.run.id}, {"reason", u.reason}});
   }
+  return json;
+}
+
+std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string RunsJson(const RunsReport& report) { return Dump(ReportJson(report)); }
+
+std::string CrossValidationText(const CrossValidation& cross, const Style& style) {
+  const ErrorSummary& e = cross.held_out.overall;
+  std::string text =
+      Bold(Wrapped(fmt::format("Fitted to the other groups of {} in {} parts, held-out runs are "
+                               "predicted with a median error of {}, 90% within {}, bias {}.",
+                               cross.groups, cross.folds, Percent(e.median_ape), Percent(e.p90_ape),
+                               SignedPercent(e.bias)),
+                   style.width, 0),
+           style);
+  text += "\n\n";
+  TextTable groups = SummaryTable("held out, by source");
+  for (const NamedSummary& g : cross.held_out.groups) AddSummary(groups, g.name, g.errors);
+  for (const NamedSummary& g : cross.held_out.classes) AddSummary(groups, g.name, g.errors);
+  text += groups.Text(style) + "\n";
+  TextTable intervals;
+  intervals.Column("held out, measured over predicted", Align::kLeft);
+  for (const char* title : {"runs", "5%", "median", "95%"}) intervals.Column(title);
+  for (const ClassQuantiles& q : cross.quantiles) {
+    intervals.Row({q.name, std::to_string(q.n), fmt::format("{:.3f}", q.low),
+                   fmt::format("{:.3f}", q.median), fmt::format("{:.3f}", q.high)});
+  }
+  text += intervals.Text(style) + "\n";
+  TextTable fitted;
+  fitted.Column("parameter", Align::kLeft);
+  for (const char* title : {"shipped", "fitted", "+-"}) fitted.Column(title);
+  for (std::size_t i = 0; i < EndToEndFields().size(); ++i) {
+    const EndToEndField& field = EndToEndFields()[i];
+    fitted.Row({std::string(field.name), fmt::format("{:.4g}", ShippedEndToEnd().*field.value),
+                fmt::format("{:.4g}", cross.fitted.*field.value), Percent(cross.spread[i], 0)});
+  }
+  return text + fitted.Text(style);
+}
+
+std::string CrossValidationJson(const RunsReport& report, const CrossValidation& cross) {
+  Json json = ReportJson(report);
+  Json& out = json["cross_validation"];
+  out = {{"folds", cross.folds},
+         {"groups", cross.groups},
+         {"overall", ToJson(cross.held_out.overall)},
+         {"by_source", ToJson(cross.held_out.groups)},
+         {"by_kind", ToJson(cross.held_out.classes)}};
+  for (const ClassQuantiles& q : cross.quantiles) {
+    out["measured_over_predicted"][q.name] = {
+        {"n", q.n}, {"p05", q.low}, {"median", q.median}, {"p95", q.high}};
+  }
+  for (std::size_t i = 0; i < EndToEndFields().size(); ++i) {
+    const EndToEndField& field = EndToEndFields()[i];
+    out["parameters"][std::string(field.name)] = {{"shipped", ShippedEndToEnd().*field.value},
+                                                  {"fitted", cross.fitted.*field.value},
+                                                  {"relative_error", cross.spread[i]}};
+  }
+  return Dump(json);
 }
 
 }  // namespace millwright

@@ -47,7 +47,8 @@ Framework FrameworkOf(const PublishedRun& run) {
   if (Has(name, "internevo")) return Framework::kInternEvo;
   if (Has(name, "composer")) return Framework::kFsdp;
   if (Has(name, "torchtitan") || Has(name, "torch.compile")) return Framework::kFsdpCompiled;
-  if (Has(name, "deepspeed") || Has(name, "megatron-lm (2021") || Has(name, "megatron-lm (2022")) {
+  if (Has(name, "deepspeed") && Has(name, "megatron")) return Framework::kMegatronDeepSpeed;
+  if (Has(name, "megatron-lm (2021") || Has(name, "megatron-lm (2022")) {
     return Framework::kMegatron2021;
   }
   if (run.fsdp.value_or(false) && !Has(name, "megatron")) return Framework::kFsdp;
@@ -198,10 +199,10 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
     // Plain MLPs are GPT-like, but for Megatron-LM's own test models, which are given as such.
     m.activation = Activation::kGelu;
     m.normalization = Normalization::kLayerNorm;
-    if (r.pos_emb.starts_with("learned") || framework == Framework::kMegatron2021) {
+    if (r.pos_emb.starts_with("learned") || Of2021(framework)) {
       m.position_embedding = PositionEmbedding::kLearned;
     }
-    m.hidden_dropout = m.attention_dropout = framework == Framework::kMegatron2021;
+    m.hidden_dropout = m.attention_dropout = Of2021(framework);
   }
   if (r.moe) {
     if (!r.experts || !r.topk || !r.moe_ffn) {
@@ -263,7 +264,8 @@ std::variant<ModelConfig, NotModelled> ModelOf(const PublishedRun& run, Framewor
 
 // ---- Training and plan --------------------------------------------------------------------------
 
-Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chunks) {
+Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framework framework,
+                      int chunks) {
   const std::string text = Lower(run.recompute);
   Recompute r;
   if (text.empty() || text.starts_with("none")) return r;
@@ -278,12 +280,6 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chu
     return r;
   }
   r.granularity = RecomputeGranularity::kSelective;
-  if (Has(text, "per-op")) {
-    // torchtitan's per-op choice keeps attention and every second matrix product: what the MLP
-    // drops is nearest to that.
-    r.modules = {RecomputeModule::kMlp};
-    return r;
-  }
   const std::size_t colon = text.find(':');
   std::string_view list = colon == text.npos ? std::string_view() : std::string_view(text);
   if (colon != text.npos) list.remove_prefix(colon + 1);
@@ -298,6 +294,11 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, int chu
       }
     }
     at = end + 1;
+  }
+  if (r.modules.empty() && framework == Framework::kFsdpCompiled) {
+    // torchtitan's per-op choice keeps attention and every second matrix product: what MLP and
+    // norms drop is nearest to that.
+    r.modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm};
   }
   if (r.modules.empty()) r.modules = {RecomputeModule::kCoreAttn};
   // What is inside another module that is listed comes with it.
@@ -320,7 +321,7 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   t.seq_length = *run.model.seq;
   t.precision = precision;
   t.framework = framework;
-  t.flash_attention = run.flash_attention.value_or(framework != Framework::kMegatron2021);
+  t.flash_attention = run.flash_attention.value_or(!Of2021(framework));
   const bool fsdp = run.fsdp.value_or(false);
   if (fsdp && framework != Framework::kMegatron) t.state = StateScheme::kFsdp;
 
@@ -330,33 +331,60 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
       Has(notes, "fp16-style grads") || run.traits.fsdp_reduce_dtype == "bf16") {
     t.gradient_bytes = 2;
   }
-  if (Has(notes, "fp32 grad accumulation")) t.gradient_bytes = 4;
+  // Megatron-LM's fp16 of 2021 reduced gradients as they were, and so do fms-fsdp's policies.
+  if (Of2021(framework) && precision == Precision::kFp16) t.gradient_bytes = 2;
+  if (Has(run.framework, "PyTorch FSDP1 + torch.compile")) t.gradient_bytes = 2;
+  // And so do the recipes of NeMo and Megatron-Bridge (grad_reduce_in_fp32 off).
+  const std::string name = Lower(run.framework);
+  if (Has(name, "nemo") || Has(name, "bridge")) t.gradient_bytes = 2;
+  if (Has(notes, "fp32 grad accumulation") || Has(notes, "18 b/param")) t.gradient_bytes = 4;
   // Eager FSDP keeps attention's generation of its time: Triton FlashAttention on A100 until
   // 2023, FlashAttention-2 on H100.
   if (framework == Framework::kFsdp) {
     t.flash_kernel = gpu.calibration == "A100" ? FlashKernel::kTriton : FlashKernel::kFlash2;
   }
   // Megatron-Bridge's and NeMo's recipes fuse the loss; so do rows that say "cef".
-  const std::string name = Lower(run.framework);
-  t.fused_cross_entropy = Has(name, "bridge") || Has(name, "nemo") || Has(notes, "\"cef\"");
+  // And torch's own keeps no fp32 copy of the logits, but their fp32 log-softmax.
+  t.fused_cross_entropy = framework == Framework::kFsdp || Has(name, "bridge") ||
+                          Has(name, "nemo") || Has(notes, "\"cef\"");
   if (Has(notes, "overlap off")) {
     // SimuMax's runs: every overlap switched off.
     t.overlap_grad_reduce = t.overlap_param_gather = t.overlap_p2p = false;
-  } else if (framework == Framework::kMegatron2021) {
+  } else if (Of2021(framework)) {
     t.overlap_grad_reduce = t.overlap_param_gather = false;
+  } else if (framework == Framework::kInternEvo) {
+    t.overlap_param_gather = false;  // broadcast after the step
   }
-  // NeMo's recipes for dense models overlap tensor-parallel communication (userbuffers).
-  t.tp_comm_overlap =
-      run.traits.async_tp.value_or((Has(name, "nemo") || Has(name, "bridge")) && !run.model.moe &&
-                                   run.tp.value_or(1) > 1 && !fsdp);
+  // NVIDIA's own recipes for dense models overlap tensor-parallel communication (userbuffers).
+  t.tp_comm_overlap = run.traits.async_tp.value_or(
+      (Has(name, "nemo") || Has(name, "bridge") || Has(name, "megatron-core")) && !run.model.moe &&
+      run.tp.value_or(1) > 1 && !fsdp);
   t.expert_overlap = run.traits.expert_overlap.value_or(false);
   t.moe_token_drop = run.traits.token_drop.value_or(false);
   t.launch_blocking = run.traits.launch_blocking.value_or(false);
-  if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep") {
+  // Megatron-Bridge's recipes send one copy to a GPU (DeepEP, HybridEP) where experts lie on
+  // several nodes.
+  const bool across = run.ep.value_or(1) * run.tp.value_or(1) > run.gpus_per_node.value_or(8);
+  if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep" ||
+      (run.traits.dispatcher.empty() && Has(name, "bridge") && across)) {
     t.moe_dispatcher = MoeDispatcher::kDeepEp;
   }
   if (run.traits.cuda_graph == "partial") t.cuda_graph = CudaGraph::kPartial;
   if (run.traits.cuda_graph == "full") t.cuda_graph = CudaGraph::kFull;
+  // "activation CPU offload (40 layers for 70B fp8_cs, 95 layers for 405B)".
+  if (const std::size_t at = run.notes.find("activation CPU offload (");
+      fsdp && at != std::string::npos) {
+    constexpr std::string_view kFor = " layers for ";
+    for (std::size_t of = run.notes.find(kFor, at); of != std::string::npos;
+         of = run.notes.find(kFor, of + 1)) {
+      const std::string_view rest = std::string_view(run.notes).substr(of + kFor.size());
+      const std::string_view size = rest.substr(0, rest.find_first_of(" ),;"));
+      if (!size.empty() && Has(run.model.name, size)) {
+        t.offloaded_layers =
+            int(std::min(NumberBefore(run.notes, of).value_or(0), run.model.layers.value_or(0)));
+      }
+    }
+  }
   if (run.traits.activation_offload.value_or(false)) {
     const std::size_t of = run.recompute.find("offload of ");
     t.offloaded_layers = int(run.model.layers.value_or(1));
@@ -394,7 +422,12 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   p.virtual_stages = p.pipeline > 1 ? Degree(run.vpp) : 1;
   p.context = Degree(run.cp);
   p.expert = job.model.has_moe() ? Degree(run.ep) : 1;
-  p.expert_tensor = job.model.has_moe() ? Degree(run.etp) : 1;
+  // Megatron's expert tensor degree is the tensor degree where nothing else is said.
+  // (and without expert parallelism rows that say 1 mean that default).
+  p.expert_tensor = job.model.has_moe() ? int(run.etp.value_or(p.tensor)) : 1;
+  if (job.model.has_moe() && p.expert == 1 && framework == Framework::kMegatron) {
+    p.expert_tensor = p.tensor;
+  }
   p.micro_batch_size = int(*run.mbs);
   const std::int64_t n = job.cluster.gpus();
   const std::int64_t model_ranks = std::int64_t{1} * p.tensor * p.pipeline;
@@ -426,7 +459,7 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   // otherwise its recipes since 2023 set it for all.
   p.sequence_parallel =
       p.tensor > 1 && (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
-  p.recompute = RecomputeOf(run, job.model, p.pipeline * p.virtual_stages);
+  p.recompute = RecomputeOf(run, job.model, framework, p.pipeline * p.virtual_stages);
 
   // Whole micro-batches, and how much of one more is left over.
   const double samples = double(*run.gbs) / p.data;

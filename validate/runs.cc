@@ -7,7 +7,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -16,21 +15,6 @@
 
 namespace millwright {
 namespace {
-
-// Clusters repeat from row to row, and building one takes longer than an estimate on it.
-class Clusters {
- public:
-  const Cluster& Of(const ClusterConfig& config) {
-    for (const auto& [built, cluster] : clusters_) {
-      if (built == config) return *cluster;
-    }
-    clusters_.emplace_back(config, std::make_unique<Cluster>(config));
-    return *clusters_.back().second;
-  }
-
- private:
-  std::vector<std::pair<ClusterConfig, std::unique_ptr<Cluster>>> clusters_;
-};
 
 Bytes MemoryOf(const Estimate& e, MemoryKind kind) {
   Bytes most;
@@ -57,26 +41,16 @@ Bytes MemoryOf(const Estimate& e, MemoryKind kind) {
   return most;
 }
 
-RunResult Predict(const PublishedRun& run, RunJob job, const Cluster& cluster) {
-  RunResult result{.run = run, .job = std::move(job)};
-  const Job& j = result.job.job;
-  const Estimator estimator(j.model, j.training, cluster);
-  const Estimate e = estimator.Itemise(j.parallel);
-  result.predicted = e.step;
-  result.time = e.time;
-  result.peak = e.peak;
-  result.capacity = e.capacity;
-  result.predicted_memory =
-      MemoryOf(e, run.memory ? MemoryKindOf(run.memory_kind) : MemoryKind::kDevice);
-  if (result.job.ragged > 0) {
-    TrainingConfig more = j.training;
-    const int batches = j.parallel.virtual_stages > 1 ? j.parallel.pipeline : 1;
-    more.global_batch_size +=
-        std::int64_t{1} * batches * j.parallel.data * j.parallel.micro_batch_size;
-    const Estimate longer = Estimator(j.model, more, cluster).Itemise(j.parallel);
-    result.predicted += result.job.ragged / batches * (longer.step - e.step);
-  }
-  return result;
+// What a ragged batch adds to the step of its whole micro-batches.
+Seconds Ragged(const RunJob& job, const Cluster& cluster, const EndToEnd& end_to_end,
+               Seconds whole) {
+  if (job.ragged <= 0) return Seconds(0);
+  const ParallelConfig& plan = job.job.parallel;
+  TrainingConfig more = job.job.training;
+  const int batches = plan.virtual_stages > 1 ? plan.pipeline : 1;
+  more.global_batch_size += std::int64_t{1} * batches * plan.data * plan.micro_batch_size;
+  const Estimator estimator(job.job.model, more, cluster, end_to_end);
+  return job.ragged / batches * (estimator.Itemise(plan).step - whole);
 }
 
 std::vector<double> Ranks(const std::vector<double>& values) {
@@ -191,6 +165,31 @@ double Spearman(const std::vector<double>& a, const std::vector<double>& b) {
   return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
 }
 
+void Cover(RunsReport& report) {
+  std::vector<Coverage> classes(kRunClasses);
+  Coverage all{.name = "all"};
+  report.memory_coverage = {.name = "memory"};
+  const auto count = [](Coverage& c, const Interval& interval, double measured_over_predicted) {
+    ++c.n;
+    c.inside += interval.low <= measured_over_predicted && measured_over_predicted <= interval.high;
+  };
+  for (const RunResult& r : report.results) {
+    if (r.run.step) {
+      const RunClass kind = r.run_class();
+      const double ratio = *r.run.step / r.predicted;
+      classes[std::size_t(kind)].name = Name(kind);
+      count(classes[std::size_t(kind)], StepInterval(kind), ratio);
+      count(all, StepInterval(kind), ratio);
+    }
+    if (r.run.memory && !r.run.out_of_memory()) {
+      count(report.memory_coverage, MemoryInterval(), *r.run.memory / r.predicted_memory);
+    }
+  }
+  std::erase_if(classes, [](const Coverage& c) { return c.n == 0; });
+  if (all.n > 0) classes.push_back(std::move(all));
+  report.step_coverage = std::move(classes);
+}
+
 void Summarise(RunsReport& report) {
   std::vector<double> all, memory;
   std::map<MemoryKind, std::vector<double>> by_kind;
@@ -227,20 +226,54 @@ void Summarise(RunsReport& report) {
   }
   if (!memory.empty()) report.memory.push_back({"all", Summarise(std::move(memory))});
   report.sweeps = SweepsOf(report);
+  Cover(report);
 }
 
-RunsReport CompareWithRuns(const std::vector<PublishedRun>& runs) {
-  RunsReport report;
-  Clusters clusters;
+RunSet::RunSet(const std::vector<PublishedRun>& runs) {
+  // Clusters repeat from row to row, and building one takes longer than an estimate on it.
+  std::vector<std::pair<ClusterConfig, const Cluster*>> built;
   for (const PublishedRun& run : runs) {
     auto job = RunJobOf(run);
     if (auto* why = std::get_if<NotModelled>(&job)) {
-      report.unsupported.push_back({run, why->what});
+      unsupported_.push_back({run, why->what});
       continue;
     }
     RunJob& good = std::get<RunJob>(job);
-    const Cluster& cluster = clusters.Of(good.job.cluster);
-    report.results.push_back(Predict(run, std::move(good), cluster));
+    auto known = std::ranges::find(built, good.job.cluster, [](const auto& b) { return b.first; });
+    if (known == built.end()) {
+      clusters_.push_back(std::make_unique<Cluster>(good.job.cluster));
+      known = built.insert(built.end(), {good.job.cluster, clusters_.back().get()});
+    }
+    runs_.push_back({run, std::move(good), known->second});
+  }
+}
+
+Seconds RunSet::Step(std::size_t i, const EndToEnd& end_to_end) const {
+  const Job& job = runs_[i].job.job;
+  const Estimator estimator(job.model, job.training, *runs_[i].cluster, end_to_end);
+  const Seconds whole = estimator.Itemise(job.parallel).step;
+  return whole + Ragged(runs_[i].job, *runs_[i].cluster, end_to_end, whole);
+}
+
+RunResult RunSet::Predict(std::size_t i, const EndToEnd& end_to_end) const {
+  RunResult result{.run = runs_[i].run, .job = runs_[i].job};
+  const Job& job = result.job.job;
+  const Estimate e =
+      Estimator(job.model, job.training, *runs_[i].cluster, end_to_end).Itemise(job.parallel);
+  result.predicted = e.step + Ragged(result.job, *runs_[i].cluster, end_to_end, e.step);
+  result.time = e.time;
+  result.peak = e.peak;
+  result.capacity = e.capacity;
+  result.predicted_memory =
+      MemoryOf(e, result.run.memory ? MemoryKindOf(result.run.memory_kind) : MemoryKind::kDevice);
+  return result;
+}
+
+RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end) {
+  RunsReport report;
+  report.unsupported = runs.unsupported();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    report.results.push_back(runs.Predict(i, end_to_end));
   }
   Summarise(report);
   return report;

@@ -7,9 +7,12 @@
 // expressed are kept with their reason.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "cost_models/interval.h"
 #include "planner/estimator.h"
 #include "validate/published_run.h"
 #include "validate/run_job.h"
@@ -35,6 +38,9 @@ struct RunResult {
   Bytes peak, capacity;    // of the device
   StepTime time;           // by cause, of the whole micro-batches
   bool fits() const { return peak <= capacity; }
+  RunClass run_class() const {
+    return ClassOf(job.job.model, job.job.training, job.job.cluster.gpu);
+  }
   bool moe() const { return job.job.model.has_moe(); }
   // Relative errors, predicted / measured - 1; zero where nothing was measured.
   double step_error() const { return run.step ? predicted / *run.step - 1 : 0; }
@@ -70,6 +76,12 @@ struct Sweep {
 inline constexpr std::size_t kLeastSweep = 8;
 double Spearman(const std::vector<double>& a, const std::vector<double>& b);
 
+// Of a class of runs, how many were measured inside the interval that is shipped for it.
+struct Coverage {
+  std::string name;
+  std::size_t n = 0, inside = 0;
+};
+
 struct RunsReport {
   std::vector<RunResult> results;  // in the file's order
   std::vector<UnsupportedRun> unsupported;
@@ -78,11 +90,36 @@ struct RunsReport {
   std::vector<NamedSummary> classes;  // dense, MoE, precision, GPU
   std::vector<NamedSummary> memory;   // by kind, and all
   std::vector<Sweep> sweeps;
+  std::vector<Coverage> step_coverage;  // by RunClass, and all
+  Coverage memory_coverage;
   std::size_t out_of_memory = 0, out_of_memory_predicted = 0;  // runs that did not fit
   std::vector<std::size_t> ran_but_predicted_not_to_fit;       // indices of results
 };
 
-RunsReport CompareWithRuns(const std::vector<PublishedRun>& runs);
+// The runs of a file that can be modelled, with their clusters built: predicting them again under
+// other parameters costs tens of microseconds a run.
+class RunSet {
+ public:
+  explicit RunSet(const std::vector<PublishedRun>& runs);
+  std::size_t size() const { return runs_.size(); }
+  const PublishedRun& run(std::size_t i) const { return runs_[i].run; }
+  const RunJob& job(std::size_t i) const { return runs_[i].job; }
+  const std::vector<UnsupportedRun>& unsupported() const { return unsupported_; }
+  Seconds Step(std::size_t i, const EndToEnd& end_to_end) const;
+  RunResult Predict(std::size_t i, const EndToEnd& end_to_end) const;
+
+ private:
+  struct Ready {
+    PublishedRun run;
+    RunJob job;
+    const Cluster* cluster;
+  };
+  std::vector<Ready> runs_;
+  std::vector<UnsupportedRun> unsupported_;
+  std::vector<std::unique_ptr<Cluster>> clusters_;
+};
+
+RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end = ShippedEndToEnd());
 // The statistics of results already there.
 void Summarise(RunsReport& report);
 

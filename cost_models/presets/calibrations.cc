@@ -37,7 +37,6 @@ constexpr double kCastBytes = 7.7;       // [e2e] +-10%, bytes per element of ea
 constexpr double kOptimizerBytes = 66;   // [e2e] +-18%; the clean count is 28-32
 constexpr double kHbmEfficiency = 0.85;  // [e2e] +-3%
 constexpr double kBackwardBytes = 1.6;   // [e2e] set by hand there
-constexpr double kEagerFsdp = 1.45;      // [e2e] +-12%
 constexpr double kGemmBackward = 1.02;   // [e2e] backward 2.04 x forward
 constexpr double kFlashBackward = 2.9;   // [ops] 2.90 (A100), 2.69 (B200), 2.90 (FA3)
 constexpr double kScoreBytes = 9.0;      // [e2e] 9.1 +-12% bytes per score element
@@ -62,7 +61,7 @@ const Calibration kCalibrations[] = {
                       .unfused_score_bytes = kScoreBytes,
                       .unfused_backward_factor = kScoreBackward,
                       .launch = 5.0_us},
-        .memory = {kHbmEfficiency, kBackwardBytes, 3_us, kEagerFsdp},
+        .memory = {kHbmEfficiency, kBackwardBytes, 3_us},
         .collective = {.base = 8.1_us,                 // [ops] 8.1 + 0.98 x steps
                        .domain_step = 0.98_us,         // [ops]
                        .fabric_step = 13_us,           // [e2e] 26 us x nodes for RS + AG; [nccl] 14
@@ -101,7 +100,7 @@ const Calibration kCalibrations[] = {
                       .unfused_score_bytes = kScoreBytes,
                       .unfused_backward_factor = kScoreBackward,
                       .launch = 5.0_us},
-        .memory = {kHbmEfficiency, kBackwardBytes, 2_us, kEagerFsdp},
+        .memory = {kHbmEfficiency, kBackwardBytes, 2_us},
         .collective = {.base = 4.7_us,                 // [ops] 4.7 + 0.80 x steps
                        .domain_step = 0.80_us,         // [ops]
                        .fabric_step = 13_us,           // [e2e] 26 us x nodes for RS + AG; [nccl] 14
@@ -144,7 +143,7 @@ const Calibration kCalibrations[] = {
                       .unfused_score_bytes = kScoreBytes,
                       .unfused_backward_factor = kScoreBackward,
                       .launch = 5.0_us},
-        .memory = {kHbmEfficiency, kBackwardBytes, 2_us, kEagerFsdp},
+        .memory = {kHbmEfficiency, kBackwardBytes, 2_us},
         .collective = {.base = 7.7_us,                 // [ops] 7.7 + 1.27 x steps
                        .domain_step = 1.27_us,         // [ops]
                        .fabric_step = 13_us,           // [e2e]; [nccl] 14
@@ -246,7 +245,12 @@ const Calibration& CalibrationFor(const GpuSpec& gpu) {
   if (curves == nullptr || !gpu.measured()) return family;
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!SameName(FindGpu(CurveFiles()[i].gpu).name, curves->gpu)) continue;
-    std::call_once(all[i].once, [&] { all[i].calibration = WithCurves(family, *curves); });
+    std::call_once(all[i].once, [&] {
+      all[i].calibration = WithCurves(family, *curves);
+      // [match] its BF16 curve is its own, and further from B200's than its steps are.
+      constexpr double kGb200Sustained = 0.76;
+      if (curves->gpu == "GB200") all[i].calibration.gemm.sustained_bf16 = kGb200Sustained;
+    });
     return all[i].calibration;
   }
   return family;

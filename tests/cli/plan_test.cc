@@ -66,7 +66,7 @@ TEST(Plan, JsonKeys) {
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
   EXPECT_THAT(Keys(json),
-              testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+              testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
                                    "slowest_stage", "time", "memory", "simulated_step_time_s",
                                    "simulated_peak_bytes", "simulated_fits", "estimate_error",
@@ -78,7 +78,7 @@ TEST(Plan, JsonKeys) {
   EXPECT_EQ(json["plan"], best["plan"]);
   EXPECT_EQ(json["step_time_s"], best["step_time_s"]);
   EXPECT_THAT(Keys(best),
-              testing::ElementsAre("step_time_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+              testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
                                    "mfu", "hfu", "mfu_convention", "fits", "plan", "micro_batches",
                                    "slowest_stage", "time", "memory", "simulated_step_time_s",
                                    "simulated_peak_bytes", "simulated_fits", "estimate_error"));
@@ -443,7 +443,7 @@ TEST(Explain, ZeroOverOneRankIsStillAPlan) {
       RunCommand("plan --explain tp=8,pp=2,dp=1,zero=1,vpp=1" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out,
-              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 sp pp2 dp1 mbs4 zero1 at best, "));
+              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 dp1 mbs4 zero1 at best, "));
 }
 
 TEST(Explain, PlanThatDoesNotFit) {

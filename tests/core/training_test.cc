@@ -35,6 +35,7 @@ TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
     t.overlap_param_gather = coin();
     t.overlap_p2p = coin();
     t.tp_comm_overlap = coin();
+    t.cp_comm_overlap = coin();
     t.expert_overlap = coin();
     t.mfu_convention = coin() ? MfuConvention::kFull : MfuConvention::kCausal;
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, t); });

@@ -123,10 +123,24 @@ TEST(Stages, HoldEveryLayerOnce) {
     for (const StageContent& s : DistinctStages(stages)) ranks += int(s.ranks.size());
     EXPECT_EQ(ranks, p);
   }
-  // PP 16: the first stage has the three dense layers, of which two lead.
-  const StageContent first = StagesOf(model, 16, 1)[0];
-  EXPECT_EQ(first.layers, (std::vector<int>{3, 0}));
-  EXPECT_EQ(first.LeadingLayers(2), (std::vector<int>{2, 0}));
+  // PP 16: a head is 7168 x 129280 = 0.93 G weights, a layer's active ones 0.60 G, so the last
+  // stage's MTP module and two heads weigh 1 + 2 x 1.5 layers, as much as each of 16 stages should:
+  // (61 + 4.1) / 16 = 4.1.  It has none of the 61: the others have 4 each, and the first one more.
+  const std::vector<StageContent> sixteen = StagesOf(model, 16, 1);
+  EXPECT_EQ(sixteen[0].layers, (std::vector<int>{3, 2}));
+  EXPECT_EQ(sixteen[0].LeadingLayers(2), (std::vector<int>{2, 0}));
+  EXPECT_EQ(sixteen[1].layers, (std::vector<int>{0, 4}));
+  EXPECT_EQ(sixteen[15].layers, (std::vector<int>{0, 1}));
+}
+
+TEST(Stages, EmbeddingAndHeadMayHaveAChunkEach) {
+  // 126 layers and those two are 128 chunks of one.
+  const ModelConfig model = PresetModel("llama-3.1-405b");
+  const std::vector<StageContent> stages = StagesOf(model, 16, 8);
+  EXPECT_TRUE(stages.front().chunks.front().empty());
+  EXPECT_TRUE(stages.back().chunks.back().empty());
+  EXPECT_EQ(stages.front().total_layers, 7);
+  EXPECT_EQ(stages[1].total_layers, 8);
 }
 
 TEST(ChunkUnevenness, ShorterChunksWaitForLongerOnes) {
