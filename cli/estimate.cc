@@ -11,6 +11,7 @@
 #include "cli/plan_flags.h"
 #include "planner/estimator.h"
 #include "planner/feasibility.h"
+#include "planner/measured_range.h"
 #include "report/estimate_text.h"
 #include "report/json.h"
 
@@ -60,8 +61,14 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
     }
     return 1;
   }
-  const Estimate estimate = Estimator(job.model, job.training, cluster).Itemise(job.parallel);
-  console.out << (json ? EstimateJson(job, estimate, line.warnings())
+  const Estimator estimator(job.model, job.training, cluster);
+  const Estimate estimate = estimator.Itemise(job.parallel);
+  std::vector<std::string> warnings = line.warnings();
+  if (const auto outside = OutsideMeasured(estimator, job.parallel)) {
+    warnings.push_back(*outside);
+    console.err << fmt::format("millwright: warning: {}\n", *outside);
+  }
+  console.out << (json ? EstimateJson(job, estimate, warnings)
                        : EstimateText(job, estimate, console.style));
   return estimate.fits() ? 0 : 1;
 }

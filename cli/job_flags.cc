@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/mistakes.h"
 #include "core/model_presets.h"
 #include "core/unit_text.h"
+#include "cost_models/gpu_curves.h"
 #include "report/text.h"
 
 namespace millwright {
@@ -56,6 +58,8 @@ void JobFlags::AddTo(CommandLine& line, std::size_t most_files) {
   line.Text("--cluster", "NAME|PATH", cluster_,
             "a preset (see: describe clusters) or a JSON file (see: describe job)");
   AddClusterSizeTo(line);
+  line.Text("--calibration", "FILE", calibration_,
+            "curves measured on the cluster's GPU, as calibrate writes them");
   AddTrainingTo(line);
 }
 
@@ -242,6 +246,19 @@ void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster) const {
       cluster.gpu = FindGpu(*gpu_);
     } catch (const ConfigError& error) {
       NoteError(line, "--gpu", error);
+    }
+  }
+  if (calibration_) {
+    try {
+      const GpuCurves curves = ParseCurves(*calibration_, ReadTextFile(*calibration_));
+      if (!SameName(curves.gpu, cluster.gpu.name)) {
+        line.Warning("--calibration",
+                     fmt::format("is of {}, and the cluster has {}",
+                                 Printable(curves.gpu, kMostNameShown), cluster.gpu.name));
+      }
+      cluster.gpu.calibration_file = *calibration_;
+    } catch (const ConfigError& error) {
+      NoteError(line, "--calibration", error);
     }
   }
   if (nodes_ && gpus_) {

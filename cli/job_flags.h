@@ -48,7 +48,7 @@ class JobFlags {
   void ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const;
 
   std::vector<std::string> files_;
-  std::optional<std::string> model_, cluster_, gpu_;
+  std::optional<std::string> model_, cluster_, gpu_, calibration_;
 
   // A GPT shape.
   std::optional<std::int64_t> layers_, hidden_, heads_, kv_heads_, head_dim_, ffn_, vocab_,

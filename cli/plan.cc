@@ -13,6 +13,7 @@
 #include "cli/job_flags.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
+#include "planner/measured_range.h"
 #include "planner/obstacle.h"
 #include "planner/remedies.h"
 #include "planner/search.h"
@@ -243,6 +244,14 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
 
   PlanAnswer answer = PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain);
   answer.warnings = line.warnings();
+  if (!answer.plans().empty()) {
+    const Cluster cluster(job.cluster);
+    const Estimator estimator(job.model, job.training, cluster);
+    if (const auto outside = OutsideMeasured(estimator, answer.plans().front().estimate.plan)) {
+      answer.warnings.push_back(*outside);
+      console.err << fmt::format("millwright: warning: {}\n", *outside);
+    }
+  }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
   console.out.flush();  // a long search is not lost where the file cannot be written
   if (out && !answer.plans().empty()) {

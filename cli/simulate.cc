@@ -17,6 +17,7 @@
 #include "cli/progress.h"
 #include "cli/simulated_plan.h"
 #include "core/mistakes.h"
+#include "planner/measured_range.h"
 #include "report/file_writer.h"
 #include "report/json.h"
 #include "report/simulate_text.h"
@@ -135,6 +136,9 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
     return 1;
   }
   auto& simulation = std::get<Simulation>(result);
+  if (const auto outside = OutsideMeasured(estimator, job.parallel)) {
+    console.err << fmt::format("millwright: warning: {}\n", *outside);
+  }
   if (full) {
     Progress progress(console);
     full->progress = [&](double share) { progress.Show("simulating every rank", share); };

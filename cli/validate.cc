@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/html_flag.h"
+#include "cli/validate_ops.h"
 #include "report/runs_report.h"
 #include "report/validation_page.h"
 #include "validate/fit_end_to_end.h"
@@ -17,11 +18,13 @@
 namespace millwright {
 
 int ValidateCommand(std::span<const std::string> args, Console& console) {
-  CommandLine line("validate --runs FILE [OPTIONS]",
-                   "How far off predictions are, against measured training steps: per source, by "
-                   "kind of run, and the runs that are furthest off. Exit code 1 where the median "
-                   "error is above --max-error, or no step time could be compared.");
+  CommandLine line("validate --runs FILE | --ops FOLDER|FILE [OPTIONS]",
+                   "How far off predictions are, against measured training steps (--runs: per "
+                   "source, by kind of run, and the runs that are furthest off) or single "
+                   "operations (--ops: by table, GPU and dtype, and the worst rows). Exit code 1 "
+                   "where the median error of steps is above --max-error, or none could be compared.");
   std::optional<std::string> runs, html;
+  OpsFlags ops;
   std::optional<double> max_error;
   std::optional<std::int64_t> cross_validate;
   bool json = false;
@@ -30,16 +33,29 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   line.Int("--cross-validate", cross_validate, {.min = 2, .max = 100},
            "also fit the end-to-end parameters in so many parts by group, and predict each part by "
            "the fit to the others (half a minute for 700 runs in 5 parts)");
+  ops.AddTo(line);
   line.Section("Output");
   line.Number("--max-error", max_error, {.min = 0, .max = 1000},
               "median step-time error, in percent, above which the exit code is 1");
   line.Text("--html", "FILE", html, "write predicted against measured as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("validate --runs my_runs.json --html validation.html");
+  line.Example("validate --ops ../shared/data/ops");
+  line.Example("validate --ops all_reduce.txt --ops gemm.csv --json");
   if (!line.Parse(args, console.out)) return 0;
-  if (!runs) line.Missing("--runs", "missing; give a file of measured training steps");
+  if (!runs && !ops.given()) {
+    line.Missing("--runs", "missing; give a file of measured training steps, or --ops");
+  }
+  if (runs && ops.given()) line.Problem("--ops", "goes without --runs: one kind at a time");
+  if (!ops.given()) ops.Refuse(line);
+  if (ops.given()) {
+    if (max_error) line.Problem("--max-error", "goes with --runs");
+    if (html) line.Problem("--html", "goes with --runs");
+    if (cross_validate) line.Problem("--cross-validate", "goes with --runs");
+  }
   CheckHtml(line, html);
   line.ThrowIfProblems();
+  if (ops.given()) return ValidateMeasuredOps(ops, json, console);
   std::optional<FileWriter> page;
   if (html) page.emplace(*html);
 

@@ -246,6 +246,8 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
   io.Name("calibration", gpu.calibration, CalibrationNames(),
           "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
           "fractions of the datasheet");
+  io.Text("calibration_file", gpu.calibration_file,
+          "a file of calibrate, whose curves stand in for those built in; empty: none");
   io.Text("source", gpu.source, "where the numbers come from");
 }
 
@@ -268,16 +270,23 @@ std::string_view NearestPreset(std::string_view word, std::span<const PresetName
   return {};
 }
 
+const GpuSpec* GpuNamed(std::string_view name) {
+  for (const GpuPreset& preset : GpuPresets()) {
+    if (SameName(name, preset.spec.name)) return &preset.spec;
+    for (const std::string& alias : preset.aliases) {
+      if (SameName(name, alias)) return &preset.spec;
+    }
+  }
+  return nullptr;
+}
+
 const GpuSpec& FindGpu(std::string_view name) {
+  if (const GpuSpec* gpu = GpuNamed(name)) return *gpu;
   std::vector<PresetName> names;
   std::string known;
   for (const GpuPreset& preset : GpuPresets()) {
-    if (SameName(name, preset.spec.name)) return preset.spec;
     names.push_back({preset.spec.name, preset.spec.name});
-    for (const std::string& alias : preset.aliases) {
-      if (SameName(name, alias)) return preset.spec;
-      names.push_back({alias, preset.spec.name});
-    }
+    for (const std::string& alias : preset.aliases) names.push_back({alias, preset.spec.name});
     known += (known.empty() ? "" : ", ") + preset.spec.name;
   }
   const std::string_view nearest = NearestPreset(name, names);

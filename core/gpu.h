@@ -32,13 +32,14 @@ struct GpuSpec {
   int sm_count = 0;
   double sustained_clock = 1;              // under load, over that of its family's full-power part
   std::string calibration{kUncalibrated};  // whose efficiency curves it takes
+  std::string calibration_file;            // curves measured on it; empty: its family's
   std::string source;
   bool operator==(const GpuSpec&) const = default;
 
   // FP16 has BF16's peak; MXFP8 has FP8's where there is FP4 too.  0 where not supported.
   FlopsPerSecond peak(Precision p) const;
-  // Whether its family's efficiencies are measured.
-  bool measured() const { return calibration != kUncalibrated; }
+  // Whether its own or its family's efficiencies are measured.
+  bool measured() const { return calibration != kUncalibrated || !calibration_file.empty(); }
 };
 
 void Fields(ConfigIo& io, GpuSpec& gpu);
@@ -51,6 +52,8 @@ std::span<const GpuPreset> GpuPresets();
 
 // By name or alias, ignoring case, spaces, '-' and '_'.  ConfigError naming the nearest.
 const GpuSpec& FindGpu(std::string_view name);
+// The same, nullptr where there is none.
+const GpuSpec* GpuNamed(std::string_view name);
 
 // How every list of presets compares names: ignoring case, spaces, '-' and '_'.
 bool SameName(std::string_view a, std::string_view b);

@@ -6,18 +6,21 @@
 // and is expressed as fractions of the datasheet, so that one family serves its variants (an
 // H200 is an H100 with another memory).  The values shipped here are first, simple efficiency
 // curves taken from public measurements: sustained clocks, large training shapes.  Their error
-// on the operations they were taken from is stated beside them in cost_models/presets.
+// on the operations they were taken from is stated beside them in cost_models/presets.  Curves
+// (cost_models/gpu_curves) stand in for them where a GPU has been measured.
 #pragma once
 
 #include <string_view>
 
 #include "core/gpu.h"
 #include "core/units.h"
+#include "cost_models/gpu_curves.h"
 
 namespace millwright {
 
-// GEMM m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)),
-// bytes / (HBM x memory efficiency)), x over m, n, k.
+// A GEMM takes what its measured curve says, at the clocks of steady load.  Where a precision has
+// no curve, m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)), bytes /
+// (HBM x memory efficiency)), x over m, n, k.
 struct GemmCalibration {
   double efficiency = 0;  // of the BF16 peak, sustained, as m, n, k grow
   double roll_off = 0;    // m, n or k at which half the rate is lost
@@ -25,8 +28,17 @@ struct GemmCalibration {
   double fp8_efficiency = 0;
   double mxfp8_efficiency = 0;
   double nvfp4_efficiency = 0;
+  // Arithmetic rate under steady load over that of a few launches at boost clocks, which the curves
+  // were measured at; above 1 where the curve is another chip's.
+  double sustained_bf16 = 1, sustained_fp8 = 1, sustained_mxfp8 = 1, sustained_nvfp4 = 1;
+  const GemmCurve* bf16_curve =
+      nullptr;                           // of the built-in or the user's curves, which outlive this
+  const GemmCurve* fp8_curve = nullptr;  // MXFP8's too
+  const GemmCurve* nvfp4_curve = nullptr;
   double grouped_factor = 1;          // grouped GEMM over one GEMM of the same m, in BF16
   double grouped_factor_low = 1;      //   and in FP8 and FP4
+  double curve_grouped = 1;           // what both are times where a curve takes the law's place
+  double curve_grouped_low = 1;
   double backward_factor = 1;         // (dgrad + wgrad) over 2 x forward
   double cast_bytes_per_element = 0;  // HBM traffic to quantise a GEMM's input, low precision
   Seconds launch;                     // t0
@@ -67,6 +79,12 @@ struct CollectiveCalibration {
   double sqrt_coefficient = 0;  // seconds per square root of a byte: the protocol envelope
   Bytes nvls_threshold;         // NVLS from this size
   int nvls_min_ranks = 0;       //   and from this many ranks
+  // Inside a domain, measured; nullptr: by the above.
+  const CollectiveCurve* all_reduce_curve = nullptr;
+  const CollectiveCurve* ring_pass_curve = nullptr;  // reduce-scatter and all-gather
+  const CollectiveCurve* all_to_all_curve = nullptr;
+  double curve_rate = 1;             // bandwidth of rings and NVLS in a step, over the curves'
+  double all_to_all_curve_rate = 1;  //   and of all-to-all
 };
 
 // What overlapping hides, measured end to end.
@@ -100,7 +118,12 @@ struct Calibration {
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
 };
 
-// The family of `gpu`; a family that is not known falls back on "generic" with H100's fractions.
+// The family of `gpu`, with the curves of its calibration file, or those built in for it; a family
+// that is not known falls back on "generic" with H100's fractions and no curves.  A file is read
+// once; ConfigError where that fails.
 const Calibration& CalibrationFor(const GpuSpec& gpu);
+
+// The same, with `curves` in place of those built in; they must outlive it.
+Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves);
 
 }  // namespace millwright

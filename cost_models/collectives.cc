@@ -36,13 +36,17 @@ Seconds RingPass(Bytes payload, const PathProfile& path, const CollectiveCalibra
   return RingPass(double(path.ranks - 1) / path.ranks, payload, path, c);
 }
 
+bool SwitchesAddUp(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
+  return path.in_switch_reduction && c.nvls_efficiency > 0 &&
+         path.min_ranks_per_domain >= c.nvls_min_ranks && payload >= c.nvls_threshold;
+}
+
 CollectiveCost AllReduce(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
   CollectiveCost best{c.base + 2 * RingPass(payload, path, c), CollectiveAlgorithm::kRing};
   const auto consider = [&](Seconds time, CollectiveAlgorithm algorithm) {
     if (time < best.time) best = {time, algorithm};
   };
-  const bool nvls = path.in_switch_reduction && c.nvls_efficiency > 0 &&
-                    path.min_ranks_per_domain >= c.nvls_min_ranks && payload >= c.nvls_threshold;
+  const bool nvls = SwitchesAddUp(payload, path, c);
   // The switch adds up: a GPU sends the payload once and receives it once; the measured bus
   // bandwidth already counts that as 2(n-1)/n of the payload.
   const Bytes bus_bytes = payload * RingBytesSentFactor(CollectiveKind::kAllReduce, path.ranks);
@@ -83,6 +87,31 @@ CollectiveCost AllToAll(Bytes payload, const PathProfile& path, const Collective
     base += c.fabric_step;
   }
   return {base + transfer + SquareRootTerm(1, payload, c), CollectiveAlgorithm::kPairwise};
+}
+
+// Measured inside a domain; nullptr: not measured.
+const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration& c) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return c.all_reduce_curve;
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kAllGather:
+      return c.ring_pass_curve;
+    case CollectiveKind::kAllToAll:
+      return c.all_to_all_curve;
+    case CollectiveKind::kSendRecv:
+    case CollectiveKind::kBroadcast:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+// What NCCL runs inside a domain.
+CollectiveAlgorithm Chosen(CollectiveKind kind, Bytes payload, const PathProfile& path,
+                           const CollectiveCalibration& c) {
+  if (kind == CollectiveKind::kAllToAll) return CollectiveAlgorithm::kPairwise;
+  const bool nvls = kind == CollectiveKind::kAllReduce && SwitchesAddUp(payload, path, c);
+  return nvls ? CollectiveAlgorithm::kNvls : CollectiveAlgorithm::kRing;
 }
 
 }  // namespace
@@ -152,6 +181,24 @@ double RingBytesSentFactor(CollectiveKind kind, int ranks) {
 CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathProfile& path,
                                 const CollectiveCalibration& c) {
   if (path.ranks <= 1 || payload.value <= 0) return {};
+  if (const CollectiveCurve* curve = CurveOf(kind, c); curve != nullptr && path.domains == 1) {
+    const CollectiveShape shape{.kind = kind,
+                                .ranks = double(path.ranks),
+                                .bytes = payload,
+                                .in_switch = path.in_switch_reduction};
+    const bool exchange = kind == CollectiveKind::kAllToAll;
+    const BytesPerSecond link =
+        path.domain_bandwidth * (exchange ? c.all_to_all_curve_rate : c.curve_rate);
+    CollectiveCost cost{TimeOf(*curve, shape, link), Chosen(kind, payload, path, c)};
+    if (cost.algorithm != CollectiveAlgorithm::kNvls) {
+      // For many more ranks than were measured: latency first, then the wire at its full rate.
+      CollectiveShape nothing = shape;
+      nothing.bytes = 1_B;
+      const Seconds wire = payload * RingBytesSentFactor(kind, path.ranks) / path.domain_bandwidth;
+      cost.time = std::max(cost.time, TimeOf(*curve, nothing, link) + wire);
+    }
+    return cost;
+  }
   switch (kind) {
     case CollectiveKind::kAllReduce:
       return AllReduce(payload, path, c);

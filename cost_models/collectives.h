@@ -19,17 +19,10 @@
 #include "core/path_profile.h"
 #include "core/units.h"
 #include "cost_models/calibration.h"
+#include "cost_models/collective_curve.h"
 
 namespace millwright {
 
-enum class CollectiveKind {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kSendRecv,
-  kBroadcast,
-};
 enum class CollectiveAlgorithm {
   kNone,
   kRing,

@@ -128,6 +128,10 @@ Calibration Adjusted(const Calibration& calibration, const EndToEnd& e, const Gp
   c.gemm.fp8_efficiency *= clock * (b200 || b300 ? e.fp8_b200 : e.fp8_h100);
   c.gemm.mxfp8_efficiency *= clock * e.fp8_b200;
   c.gemm.nvfp4_efficiency *= clock * e.nvfp4_b200;
+  c.gemm.sustained_bf16 *= clock;
+  c.gemm.sustained_fp8 *= clock * (b200 || b300 ? e.fp8_b200 : e.fp8_h100);
+  c.gemm.sustained_mxfp8 *= clock * e.fp8_b200;
+  c.gemm.sustained_nvfp4 *= clock * e.nvfp4_b200;
   c.gemm.grouped_factor_low *= e.grouped_low;
   double attention = own * (a100           ? e.attention_a100
                             : b200 || b300 ? e.attention_b200
@@ -160,6 +164,8 @@ Calibration Adjusted(const Calibration& calibration, const EndToEnd& e, const Gp
   c.collective.domain_efficiency *= e.domain;
   c.collective.nvls_efficiency *= e.domain;
   c.collective.all_to_all_efficiency *= e.all_to_all;
+  c.collective.curve_rate *= e.domain;
+  c.collective.all_to_all_curve_rate *= e.all_to_all;
   c.overlap.tp_exposed = e.tp_exposed;
   c.overlap.expert_exposed = e.expert_exposed;
   c.overlap.dp_exposed = e.dp_exposed;

@@ -168,7 +168,9 @@ std::vector<std::pair<std::string, std::string>> QuestionRows(const Job& job) {
                     t.mfu_convention == MfuConvention::kCausal ? "causal (half)" : "full",
                     FormatFlopRate(peak)));
   }
-  if (!c.gpu.measured()) {
+  if (!c.gpu.calibration_file.empty()) {
+    rows.emplace_back("Efficiency", fmt::format("measured: {}", c.gpu.calibration_file));
+  } else if (!c.gpu.measured()) {
     rows.emplace_back(
         "Efficiency",
         fmt::format("H100's fractions of the datasheet: no measurements for {}", c.gpu.name));

@@ -134,6 +134,7 @@ Json QuestionJson(const Job& job) {
           {"calibration",
            {{"name", Key(calibration.name)},
             {"source", Key(calibration.source)},
+            {"file", job.cluster.gpu.calibration_file},
             {"measured", job.cluster.gpu.measured()}}},
           {"training", Json::parse(WriteConfig([&](ConfigIo& io) { Fields(io, training); }))}};
 }

@@ -36,7 +36,7 @@ new_tree() {
   cp "$source_root/mw" "$tree/mw"
 }
 
-all_packages="g++ cmake ninja-build libboost-graph-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3"
+all_packages="g++ cmake ninja-build libboost-graph-dev libeigen3-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3"
 
 # A machine on which all is well; a case replaces what it is about.
 new_machine() {

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a calibration holds, for people: each curve, its rows and how far it is off.
+#pragma once
+
+#include <string>
+
+#include "cost_models/gpu_curves.h"
+#include "report/text.h"
+#include "validate/measurement.h"
+
+namespace millwright {
+
+std::string CalibrationText(const GpuCurves& curves, const MeasurementSet& set,
+                            const std::string& file, const Style& style);
+
+}  // namespace millwright

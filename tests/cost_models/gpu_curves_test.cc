@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cost_models/gpu_curves.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace millwright {
+namespace {
+
+constexpr const char* kMeasured[] = {"A100", "H100", "H200", "B200", "B300", "GB200", "GB300"};
+
+TEST(ResidualGrid, IsLinearBetweenKnotsAndConstantBeyond) {
+  const ResidualGrid grid{.axes = {{0, 2}, {1, 2, 4}}, .values = {0, 1, 2, 10, 11, 12}};
+  const auto at = [&](double x, double y) { return grid.At(std::vector{x, y}); };
+  EXPECT_DOUBLE_EQ(at(0, 1), 0);
+  EXPECT_DOUBLE_EQ(at(2, 4), 12);
+  EXPECT_DOUBLE_EQ(at(1, 3), 6.5);  // halfway between 1.5 and 11.5
+  EXPECT_DOUBLE_EQ(at(-7, 0), 0);
+  EXPECT_DOUBLE_EQ(at(9, 99), 12);
+  EXPECT_DOUBLE_EQ(ResidualGrid().At(std::vector{1.0}), 0);
+}
+
+// Two tiles of 128 x 256 on a GPU of two multiprocessors are one wave: 2 x 128 x 256 x (k + k0)
+// FLOPs a multiprocessor, with nothing else in the way.
+TEST(GemmCurve, OneWaveByHand) {
+  GpuSpec gpu{.name = "toy", .peak_bf16 = 2_TFLOPS, .hbm_bandwidth = 1000000_GBps, .sm_count = 2};
+  GemmCurve curve{.dtype = "bfloat16", .clocks = "burst"};
+  curve.efficiency.value = 0.5;
+  curve.hbm_efficiency.value = 1;
+  curve.launch.value = 1e-6;
+  curve.k_overhead.value = 24;
+  curve.quantisation.value = 1;
+  const double wave = 2 * 128.0 * 256 * (1000 + 24) / 0.5e12;
+  EXPECT_NEAR(TimeOf(curve, {.m = 256, .n = 256, .k = 1000}, gpu).value, 1e-6 + wave, 1e-9);
+  // One row more: nine strips of 32 rows instead of eight.
+  EXPECT_NEAR(TimeOf(curve, {.m = 257, .n = 256, .k = 1000}, gpu).value, 1e-6 + 9.0 / 8 * wave,
+              1e-9);
+  // At half the clock it takes twice as long, but for the launch.
+  EXPECT_NEAR(TimeOf(curve, {.m = 256, .n = 256, .k = 1000}, gpu, 0.5).value, 1e-6 + 2 * wave,
+              1e-9);
+}
+
+TEST(GpuCurves, EveryMeasuredGpuHasItsOwn) {
+  for (const char* name : kMeasured) {
+    const GpuCurves* curves = BuiltInCurves(FindGpu(name));
+    ASSERT_NE(curves, nullptr) << name;
+    EXPECT_TRUE(SameName(curves->gpu, FindGpu(name).name)) << name;
+    EXPECT_NE(FindGemm(*curves, "bfloat16", "burst"), nullptr) << name;
+    EXPECT_NE(FindCollective(*curves, "all_reduce", "nccl-tests"), nullptr) << name;
+    EXPECT_FALSE(curves->attention.empty()) << name;
+  }
+  EXPECT_EQ(BuiltInCurves(FindGpu("MI300X")), nullptr);
+  EXPECT_EQ(BuiltInCurves(FindGpu("H800")), BuiltInCurves(FindGpu("H100")));
+}
+
+TEST(GpuCurves, AFileReadsBackAsWritten) {
+  for (const char* name : kMeasured) {
+    const GpuCurves& curves = *BuiltInCurves(FindGpu(name));
+    const std::string text = WriteCurves(curves);
+    EXPECT_TRUE(ParseCurves("x.json", text) == curves) << name;
+    EXPECT_EQ(WriteCurves(ParseCurves("x.json", text)), text) << name;
+  }
+}
+
+TEST(GpuCurves, WrongFilesAreRefused) {
+  const std::string start =
+      "{\"gpu\": \"x\", \"gemm\": [{\"hbm_efficiency\": 1, \"efficiency\": 1, \"axes\": [\"0\", "
+      "\"1\", \"0 1\"], "
+      "\"residual\": ";
+  const auto mistakes = [&](const std::string& rest) -> std::string {
+    try {
+      ParseCurves("x.json", start + rest);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(mistakes("[\"1 2 3\"]}]}"),
+            "x.json: at /gemm/0/residual: expected 2 numbers, as the axes say, got 3");
+  EXPECT_EQ(mistakes("[\"1 nan\"]}]}"),
+            "x.json: at /gemm/0/residual: expected numbers with a blank between");
+  EXPECT_EQ(mistakes("[\"1 20000\"]}]}"),
+            "x.json: at /gemm/0/residual: expected thousandths from -10000 to 10000");
+  EXPECT_EQ(mistakes("[\"1 2\"], \"launch_s\": -1}]}"),
+            "x.json: at /gemm/0/launch_s: expected a number from 0 to 1, got -1");
+}
+
+// Inside the range measured and far outside: finite, never above the datasheet, and twice the work
+// hardly ever faster (a residual that falls from knot to knot may bend a curve a little).
+TEST(GpuCurves, SaneEverywhere) {
+  std::mt19937 random(3);
+  const auto size = [&](double low, double high) {
+    return std::round(std::exp2(std::uniform_real_distribution<double>(low, high)(random)));
+  };
+  for (const char* name : kMeasured) {
+    const GpuSpec& gpu = FindGpu(name);
+    const GpuCurves& curves = *BuiltInCurves(gpu);
+    for (const GemmCurve& c : curves.gemm) {
+      for (int i = 0; i < 500; ++i) {
+        const GemmShape s{.m = size(0, 20), .n = size(3, 20), .k = size(3, 20)};
+        const Seconds time = TimeOf(c, s, gpu);
+        const double peak = 2 * s.m * s.n * s.k / PeakOf(c.dtype, gpu).value;
+        EXPECT_TRUE(std::isfinite(time.value) && time.value >= peak) << name << c.dtype;
+        for (double GemmShape::*side : {&GemmShape::m, &GemmShape::n, &GemmShape::k}) {
+          GemmShape twice = s;
+          twice.*side *= 2;
+          EXPECT_GT(TimeOf(c, twice, gpu) / time, 0.7)
+              << name << " " << c.dtype << " " << c.clocks << c.stage << " " << s.m << "x" << s.n
+              << "x" << s.k;
+        }
+      }
+    }
+    for (const AttentionCurve& c : curves.attention) {
+      for (int i = 0; i < 200; ++i) {
+        const double group = size(0, 4);
+        AttentionShape s{.batch = size(0, 8),
+                         .queries = size(0, 18),
+                         .keys = 0,
+                         .heads = group * size(0, 3),
+                         .kv_heads = 1,
+                         .head_size = size(5, 9),
+                         .causal = i % 2 == 0};
+        s.keys = s.queries;
+        s.kv_heads = s.heads / group;
+        const double flops =
+            4 * s.batch * s.heads * s.queries * s.keys * s.head_size * (s.causal ? 0.5 : 1);
+        const Seconds time = TimeOf(c, s, gpu);
+        EXPECT_TRUE(std::isfinite(time.value) && time.value >= flops / gpu.peak_bf16.value)
+            << name << " " << c.kernel;
+      }
+    }
+    for (const BandwidthCurve& c : curves.bandwidth) {
+      for (double bytes = 1e3; bytes < 1e12; bytes *= 3) {
+        EXPECT_TRUE(std::isfinite(TimeOf(c, Bytes(bytes), gpu).value));
+      }
+    }
+    const BytesPerSecond link = 450_GBps;
+    for (const CollectiveCurve& c : curves.collective) {
+      const CollectiveKind kind = c.op == std::string("alltoall")    ? CollectiveKind::kAllToAll
+                                  : c.op == std::string("ring_pass") ? CollectiveKind::kAllGather
+                                                                     : CollectiveKind::kAllReduce;
+      for (double ranks : {2.0, 3.0, 8.0, 72.0}) {
+        for (double bytes = 1; bytes < 1e12; bytes *= 3) {
+          const Seconds time = TimeOf(c, {kind, ranks, Bytes(bytes), true}, link);
+          EXPECT_TRUE(std::isfinite(time.value) &&
+                      time >= Bytes(bytes * (ranks - 1) / ranks) / link)
+              << name << " " << c.op << " " << c.library;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millwright

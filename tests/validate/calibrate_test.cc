@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "validate/calibrate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/config_io.h"
+#include "validate/robust_fit.h"
+#include "validate/source_class.h"
+
+namespace millwright {
+namespace {
+
+using testing::SizeIs;
+
+// y = a + b x, a in (0, inf), b in (0, 1).
+std::vector<Fitted> FitLine(const std::vector<double>& x, const std::vector<double>& y) {
+  const std::vector<FitParameter> parameters{{ParameterKind::kAboveZero, 1},
+                                             {ParameterKind::kShare, 0.5}};
+  return FitParameters(parameters, x.size(),
+                       [&](std::span<const double> v, std::span<double> logs) {
+                         for (std::size_t i = 0; i < x.size(); ++i) {
+                           logs[i] = std::log((v[0] + v[1] * x[i]) / y[i]);
+                         }
+                       });
+}
+
+TEST(RobustFit, RecoversNoiseFreeParameters) {
+  std::vector<double> x, y;
+  for (int i = 0; i < 40; ++i) {
+    x.push_back(std::exp2(i / 4.0));
+    y.push_back(7 + 0.3 * x.back());
+  }
+  const std::vector<Fitted> fit = FitLine(x, y);
+  EXPECT_NEAR(fit[0].value, 7, 7e-4);
+  EXPECT_NEAR(fit[1].value, 0.3, 3e-5);
+}
+
+// A tenth of the rows are ten times off; the others carry 5% noise.  Of 40 repeats nearly all must
+// have the truth within three stated errors, and the errors must not be stated too wide either.
+TEST(RobustFit, NoisyRowsStayWithinTheStatedError) {
+  std::mt19937 random(5);
+  std::normal_distribution<double> noise(0, 0.05);
+  int within = 0;
+  double widest = 0;
+  for (int repeat = 0; repeat < 40; ++repeat) {
+    std::vector<double> x, y;
+    for (int i = 0; i < 200; ++i) {
+      x.push_back(std::exp2(i / 20.0));
+      y.push_back((7 + 0.3 * x.back()) * std::exp(noise(random)));
+      if (i % 10 == 3) y.back() *= 10;
+    }
+    const std::vector<Fitted> fit = FitLine(x, y);
+    within += std::abs(fit[1].value - 0.3) < 3 * fit[1].error &&
+              std::abs(fit[0].value - 7) < 3 * fit[0].error;
+    widest = std::max(widest, fit[1].error);
+  }
+  EXPECT_GE(within, 36);
+  EXPECT_LT(widest, 0.01);  // 3%
+}
+
+TEST(RobustFit, AParameterThatNoRowDependsOnStaysTypical) {
+  const std::vector<FitParameter> parameters{{ParameterKind::kAboveZero, 3}};
+  const auto fit = FitParameters(parameters, 10, [](std::span<const double>, std::span<double> l) {
+    for (double& v : l) v = 0.1;
+  });
+  EXPECT_NEAR(fit[0].value, 3, 1e-9);
+}
+
+TEST(ResidualGrid, FitsWhatVariesAndFadesToNothing) {
+  // The residual is 0.2 at knots 0 and 1 and -0.1 at knot 3; nothing is known beyond.
+  ResidualGrid grid{.axes = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}};
+  std::vector<ResidualRow> rows;
+  for (int i = 0; i < 20; ++i) {
+    rows.push_back({{0}, 0.2});
+    rows.push_back({{1}, 0.2});
+    rows.push_back({{3}, -0.1});
+  }
+  FitResiduals(grid, rows, {.neighbours = 0.1, .zero = 0.02});
+  const auto at = [&](double x) { return grid.At(std::vector{x}); };
+  EXPECT_NEAR(at(0.5), 0.2, 0.005);
+  EXPECT_NEAR(at(3), -0.1, 0.005);
+  EXPECT_NEAR(at(2), 0.05, 0.01);  // between its neighbours
+  EXPECT_LT(std::abs(at(9)), 0.05);
+  EXPECT_DOUBLE_EQ(at(-5), at(0));
+}
+
+TEST(SourceClass, StacksWithoutVersions) {
+  EXPECT_EQ(StackOf("aic:h100_sxm/attention/vllm/0.24.0:vllm_flash_attn_fa3"),
+            "attention/vllm/vllm_flash_attn_fa3");
+  EXPECT_EQ(StackOf("vidur:compute/a100/meta-llama/Llama-2-7b-hf:attn_post_proj (sum)"), "vidur");
+  EXPECT_EQ(StackOf("flash-attention assets/flash3_fp16_fwd.png (bar labels) FA3"),
+            "flash-attention FA3");
+  EXPECT_EQ(StackOf("mine"), "mine");
+  EXPECT_STREQ(ClocksOf("simumax:b200_bf16_ceperm:TE general_gemm"), "sustained");
+  EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/trtllm/1.0:torch_flow"), "burst");
+  EXPECT_EQ(LibraryOf({.library = "nccl-tests NCCL~2.27 (rows say 2.29.2), median of 4"}),
+            "nccl-tests");
+  EXPECT_EQ(LibraryOf({.library = "custom allreduce vLLM_custom_graph vllm 0.24.0"}),
+            "vLLM_custom_graph");
+}
+
+GemmCurve KnownGemm() {
+  GemmCurve curve{.dtype = "bfloat16", .clocks = "burst"};
+  curve.efficiency.value = 0.9;
+  curve.hbm_efficiency.value = 0.7;
+  curve.launch.value = 4e-6;
+  curve.k_overhead.value = 150;
+  curve.tile_overhead.value = 12;
+  curve.quantisation.value = 0.6;
+  curve.split_cost.value = 2;
+  return curve;
+}
+
+// Shapes over four decades, each time off by `noise`.
+MeasurementSet Synthetic(double noise, unsigned seed) {
+  const GpuSpec& gpu = FindGpu("H100");
+  MeasurementSet set{.files = {"synthetic"}};
+  std::mt19937 random(seed);
+  std::normal_distribution<double> gauss(0, noise);
+  std::uniform_real_distribution<double> log(4, 14);
+  for (int i = 0; i < 1200; ++i) {
+    const auto size = [&] { return std::int64_t(std::exp2(log(random))); };
+    const MeasuredGemm g{size(), size(), size()};
+    Measurement row{.gpu = "H100", .dtype = "bfloat16", .source = "synthetic"};
+    const GemmShape shape{.m = double(g.m), .n = double(g.n), .k = double(g.k)};
+    row.time = std::exp(noise > 0 ? gauss(random) : 0) * TimeOf(KnownGemm(), shape, gpu);
+    row.operation = g;
+    set.rows.push_back(row);
+  }
+  return set;
+}
+
+TEST(Calibrate, RecoversAKnownGpuFromNoiseFreeRows) {
+  const GpuCurves curves = Calibrate(Synthetic(0, 1), "H100", nullptr);
+  ASSERT_THAT(curves.gemm, SizeIs(1));
+  const GemmCurve& fit = curves.gemm[0];
+  const GemmCurve known = KnownGemm();
+  EXPECT_NEAR(fit.efficiency.value, known.efficiency.value, 0.009);
+  EXPECT_NEAR(fit.hbm_efficiency.value, known.hbm_efficiency.value, 0.007);
+  EXPECT_NEAR(fit.launch.value, known.launch.value, 0.04e-6);
+  EXPECT_NEAR(fit.k_overhead.value, known.k_overhead.value, 3);
+  EXPECT_NEAR(fit.tile_overhead.value, known.tile_overhead.value, 0.6);
+  EXPECT_NEAR(fit.quantisation.value, known.quantisation.value, 0.02);
+  EXPECT_LT(fit.fit.p90_ape, 0.01);
+  EXPECT_LT(fit.fit.cv_p90_ape, 0.01);
+  EXPECT_EQ(fit.fit.rows, 1200);
+}
+
+TEST(Calibrate, NoisyRowsStayWithinTheStatedError) {
+  const GemmCurve known = KnownGemm();
+  int within = 0, all = 0;
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    const GpuCurves curves = Calibrate(Synthetic(0.05, seed), "H100", nullptr, false);
+    const GemmCurve& fit = curves.gemm.at(0);
+    for (const auto member :
+         {&GemmCurve::efficiency, &GemmCurve::hbm_efficiency, &GemmCurve::launch,
+          &GemmCurve::k_overhead, &GemmCurve::quantisation}) {
+      ++all;
+      within += std::abs((fit.*member).value - (known.*member).value) < 3 * (fit.*member).error;
+    }
+    EXPECT_LT(fit.efficiency.error / fit.efficiency.value, 0.03);
+    EXPECT_LT(fit.fit.median_ape, 0.05);  // of 5% noise the median is 3.4%
+  }
+  EXPECT_GE(within, all - 1);
+}
+
+TEST(Calibrate, TakesFromTheBaseWhatWasNotMeasured) {
+  GpuCurves base{.gpu = "H100-SXM"};
+  base.gemm.push_back(KnownGemm());
+  base.gemm.back().dtype = "fp8";
+  base.gemm.back().fit.source = "somebody";
+  const GpuCurves curves = Calibrate(Synthetic(0, 1), "H100", &base, false);
+  ASSERT_THAT(curves.gemm, SizeIs(2));
+  EXPECT_EQ(curves.gemm[1].dtype, "fp8");
+  EXPECT_EQ(curves.gemm[1].fit.source, "somebody (of H100-SXM)");
+  EXPECT_EQ(curves.provenance,
+            "millwright calibrate, 1200 rows of H100-SXM; the rest from H100-SXM");
+}
+
+TEST(Calibrate, NamesTheGpusThatThereAre) {
+  try {
+    Calibrate(Synthetic(0, 1), "B200", nullptr);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "no measurement is of B200; there are some of H100");
+  }
+}
+
+}  // namespace
+}  // namespace millwright

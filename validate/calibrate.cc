@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "validate/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "core/gpu.h"
+#include "core/mistakes.h"
+#include "validate/robust_fit.h"
+#include "validate/runs.h"
+#include "validate/shapes.h"
+#include "validate/source_class.h"
+
+namespace millwright {
+namespace {
+
+constexpr int kFolds = 5;
+constexpr std::size_t kLeastRows = 8;  // fewer do not tell seven parameters
+
+template <class Shape>
+struct Row {
+  Shape shape;
+  double seconds = 0;
+  std::string source;
+};
+
+// Of which rows, for which GPU.
+struct Question {
+  const MeasurementSet& set;
+  std::vector<std::size_t> rows;
+  const GpuSpec& gpu;
+  const GpuCurves* base;
+  bool leave_out;
+};
+
+// How one kind of curve is fitted.
+template <class Curve, class Shape>
+struct Recipe {
+  struct Parameter {
+    Fitted Curve::*member;
+    FitParameter fit;
+  };
+  std::vector<Parameter> parameters;
+  Seconds (*formula)(const Curve&, const Shape&, const GpuSpec&);  // without the residual
+  std::vector<double> (*at)(const Shape&);                         // of the residual
+  std::vector<double> (*range)(const Shape&);
+  GridTension tension;
+};
+
+// On what a residual is given: knots that cover the rows.
+std::vector<double> Knots(double low, double high, double step) {
+  std::vector<double> knots;
+  const double first = std::floor(low / step) * step;
+  for (double k = first; k < high + step - 1e-9; k += step) knots.push_back(k);
+  return knots;
+}
+
+double Rounded(double value, int digits) {
+  if (value == 0) return 0;
+  const double scale = std::pow(10, digits - 1 - std::floor(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+// FNV-1a, so that folds do not depend on the machine.
+std::uint32_t HashOf(std::string_view text) {
+  std::uint32_t hash = 2166136261u;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return hash ^ hash >> 15;
+}
+
+std::string TextOf(const std::vector<double>& at) {
+  std::string text;
+  for (double x : at) text += fmt::format("{:.3f} ", x);
+  return text;
+}
+
+template <class Curve, class Shape>
+class CurveFit {
+ public:
+  CurveFit(const Recipe<Curve, Shape>& recipe, const Question& question, const Curve* base)
+      : recipe_(recipe), gpu_(question.gpu), leave_out_(question.leave_out), base_(base) {}
+
+  // `curve` has its names and the axes of its residual.
+  void Run(Curve& curve, const std::vector<Row<Shape>>& rows) {
+    Fit(curve, rows);
+    const ErrorSummary in_sample = Summarise(Errors(curve, rows));
+    std::vector<double> unseen;
+    for (int fold = 0; fold < kFolds && leave_out_; ++fold) {
+      std::vector<Row<Shape>> seen, left_out;
+      for (const Row<Shape>& row : rows) {
+        const bool out = HashOf(TextOf(recipe_.range(row.shape))) % kFolds == std::uint32_t(fold);
+        (out ? left_out : seen).push_back(row);
+      }
+      if (seen.size() < kLeastRows || left_out.empty()) continue;
+      Curve partial = curve;
+      Fit(partial, seen);
+      const std::vector<double> errors = Errors(partial, left_out);
+      unseen.insert(unseen.end(), errors.begin(), errors.end());
+    }
+    const ErrorSummary cross = Summarise(std::move(unseen));
+    std::set<std::string> sources;
+    curve.range = {};
+    for (const Row<Shape>& row : rows) {
+      curve.range.Add(recipe_.range(row.shape));
+      sources.insert(row.source);
+    }
+    std::string source;
+    for (const std::string& s : sources) source += (source.empty() ? "" : "; ") + s;
+    for (const auto& p : recipe_.parameters) {
+      Fitted& fitted = curve.*p.member;
+      fitted = {Rounded(fitted.value, 5), Rounded(fitted.error, 2)};
+    }
+    for (std::vector<double>* bound : {&curve.range.low, &curve.range.high}) {
+      for (double& b : *bound) b = std::round(1000 * b) / 1000;
+    }
+    // A file keeps thousandths of a residual.
+    for (double& v : curve.residual.values) v = std::round(1000 * v) / 1000 + 0.0;
+    curve.fit = {.rows = static_cast<int>(rows.size()),
+                 .median_ape = Rounded(in_sample.median_ape, 4),
+                 .p90_ape = Rounded(in_sample.p90_ape, 4),
+                 .cv_median_ape = Rounded(cross.median_ape, 4),
+                 .cv_p90_ape = Rounded(cross.p90_ape, 4),
+                 .source = source};
+  }
+
+ private:
+  void Fit(Curve& curve, const std::vector<Row<Shape>>& rows) {
+    std::vector<FitParameter> parameters;
+    for (const auto& p : recipe_.parameters) {
+      FitParameter one = p.fit;
+      if (base_ != nullptr) {
+        const double value = (base_->*p.member).value;
+        if (value > 0) one.typical = value;
+      }
+      parameters.push_back(one);
+    }
+    Curve trial = curve;
+    const std::vector<Fitted> fitted = FitParameters(
+        parameters, rows.size(), [&](std::span<const double> values, std::span<double> logs) {
+          for (std::size_t j = 0; j < values.size(); ++j) {
+            (trial.*recipe_.parameters[j].member).value = values[j];
+          }
+          for (std::size_t i = 0; i < rows.size(); ++i) logs[i] = -Log(trial, rows[i]);
+        });
+    for (std::size_t j = 0; j < fitted.size(); ++j) {
+      curve.*recipe_.parameters[j].member = fitted[j];
+    }
+    std::vector<ResidualRow> left;
+    for (const Row<Shape>& row : rows) {
+      left.push_back({recipe_.at(row.shape), Log(curve, row)});
+      if (base_ != nullptr) left.back().log -= base_->residual.At(left.back().at);
+    }
+    FitResiduals(curve.residual, left, recipe_.tension);
+    AddBase(curve.residual);
+  }
+
+  // The base's residual, at the knots of `grid`.
+  void AddBase(ResidualGrid& grid) const {
+    if (base_ == nullptr) return;
+    std::vector<std::size_t> knot(grid.axes.size(), 0);
+    std::vector<double> at(grid.axes.size());
+    for (double& value : grid.values) {
+      for (std::size_t d = 0; d < at.size(); ++d) at[d] = grid.axes[d][knot[d]];
+      value += base_->residual.At(at);
+      for (std::size_t d = grid.axes.size(); d-- > 0;) {
+        if (++knot[d] < grid.axes[d].size()) break;
+        knot[d] = 0;
+      }
+    }
+  }
+
+  // log(measured / formula).
+  double Log(const Curve& curve, const Row<Shape>& row) const {
+    return std::log(row.seconds / recipe_.formula(curve, row.shape, gpu_).value);
+  }
+
+  std::vector<double> Errors(const Curve& curve, const std::vector<Row<Shape>>& rows) const {
+    std::vector<double> errors;
+    for (const Row<Shape>& row : rows) {
+      const double log = curve.residual.At(recipe_.at(row.shape)) - Log(curve, row);
+      errors.push_back(std::expm1(log));
+    }
+    return errors;
+  }
+
+  const Recipe<Curve, Shape>& recipe_;
+  const GpuSpec& gpu_;
+  bool leave_out_;
+  const Curve* base_;
+};
+
+template <class Shape>
+void Cover(ResidualGrid& grid, const std::vector<Row<Shape>>& rows,
+           std::vector<double> (*at)(const Shape&), std::span<const double> steps) {
+  CoveredRange covered;
+  for (const Row<Shape>& row : rows) covered.Add(at(row.shape));
+  grid.axes.clear();
+  for (std::size_t d = 0; d < steps.size(); ++d) {
+    grid.axes.push_back(Knots(covered.low[d], covered.high[d], steps[d]));
+  }
+}
+
+constexpr FitParameter Share(double typical) { return {ParameterKind::kShare, typical}; }
+constexpr FitParameter Positive(double typical) { return {ParameterKind::kAboveZero, typical}; }
+
+template <std::size_t N>
+std::vector<double> List(const std::array<double, N>& values) {
+  return {values.begin(), values.end()};
+}
+
+// --- GEMMs
+
+constexpr double kTypicalLaunch = 2.5e-6;  // seconds; H100 and B200
+
+Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
+  // Typical values: fits of H100 and B200 rows in BF16, rounded.
+  Recipe<GemmCurve, GemmShape> recipe{
+      .parameters = {{&GemmCurve::efficiency, Share(0.8)},
+                     {&GemmCurve::hbm_efficiency, Share(0.8)},
+                     {&GemmCurve::k_overhead, Positive(100)},
+                     {&GemmCurve::tile_overhead, Positive(20)},
+                     {&GemmCurve::quantisation, Share(0.5)},
+                     {&GemmCurve::split_cost, Positive(1)}},
+      .formula = [](const GemmCurve& c, const GemmShape& s,
+                    const GpuSpec& gpu) { return GemmFormula(c, s, gpu) + CastTime(c, s, gpu); },
+      .at = [](const GemmShape& s) { return List(Coordinates(s)); },
+      .range = [](const GemmShape& s) { return List(Coordinates(s)); },
+      .tension = {.neighbours = 0.1, .zero = 0.02}};
+  if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
+  if (with_cast) {
+    // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.
+    recipe.parameters.push_back({&GemmCurve::cast_launch, Positive(2e-6)});
+    recipe.parameters.push_back({&GemmCurve::cast_efficiency, Share(0.5)});
+  }
+  return recipe;
+}
+
+// Whether rows of a dtype hold the quantisation of the activations (FINDINGS.md of the shared data:
+// those of trtllm; fp8_block rows are DeepGEMM's product alone).
+bool HasCast(const std::string& dtype) { return dtype == "fp8" || dtype == "nvfp4"; }
+
+struct GemmKey {
+  std::string dtype, clocks, stage;
+  auto operator<=>(const GemmKey&) const = default;
+};
+
+void FitGemms(const Question& question, GpuCurves& curves) {
+  const GpuSpec& gpu = question.gpu;
+  const GpuCurves* base = question.base;
+  std::map<GemmKey, std::vector<Row<GemmShape>>> groups;
+  for (std::size_t i : question.rows) {
+    const Measurement& row = question.set.rows[i];
+    const std::optional<GemmShape> shape = GemmShapeOf(row.operation);
+    const std::string dtype = CurveDtype(row.dtype);
+    if (!shape || PeakOf(dtype, gpu).value <= 0 || !IsGemmDtype(dtype)) continue;
+    groups[{dtype, ClocksOf(row.source), StageOf(row.operation)}].push_back(
+        {*shape, row.time.value, StackOf(row.source)});
+  }
+  for (const auto& [key, of_group] : groups) {
+    if (of_group.size() < kLeastRows) continue;
+    GemmCurve curve{.dtype = key.dtype, .clocks = key.clocks, .stage = key.stage};
+    if (HasCast(key.dtype)) {
+      const GemmCurve* plain = FindGemm(curves, "bfloat16", key.clocks);
+      curve.launch.value = plain != nullptr ? plain->launch.value : kTypicalLaunch;
+    }
+    const auto recipe = GemmRecipe(HasCast(key.dtype));
+    constexpr std::array<double, 3> kSteps{1, 2, 2};
+    Cover(curve.residual, of_group, recipe.at, kSteps);
+    // A grouped or a sustained curve is near the plain or the burst one of the same GPU.
+    const GemmCurve* prior =
+        base == nullptr ? nullptr : FindGemm(*base, key.dtype, key.clocks, key.stage);
+    if (prior == nullptr) prior = FindGemm(curves, key.dtype, key.clocks);
+    CurveFit(recipe, question, prior).Run(curve, of_group);
+    curves.gemm.push_back(std::move(curve));
+  }
+}
+
+// --- Attention
+
+Recipe<AttentionCurve, AttentionShape> AttentionRecipe() {
+  return {.parameters = {{&AttentionCurve::rate_64, Share(0.45)},
+                         {&AttentionCurve::rate_128, Share(0.6)},
+                         {&AttentionCurve::rate_256, Share(0.6)},
+                         {&AttentionCurve::hbm_efficiency, Share(0.5)},
+                         {&AttentionCurve::launch, Positive(8e-6)},
+                         {&AttentionCurve::overhead, Positive(100)},
+                         {&AttentionCurve::quantisation, Share(0.5)}},
+          .formula = [](const AttentionCurve& c, const AttentionShape& s,
+                        const GpuSpec& gpu) { return AttentionFormula(c, s, gpu); },
+          .at = [](const AttentionShape& s) { return List(Coordinates(s)); },
+          .range = [](const AttentionShape& s) { return List(Coordinates(s)); },
+          // Head sizes run different code: what one leaves over says little of the next.
+          .tension = {.neighbours = 0.05, .zero = 0.01, .along = {1, 1, 0.02, 1}}};
+}
+
+void FitAttention(const Question& question, GpuCurves& curves) {
+  const GpuCurves* base = question.base;
+  std::map<std::string, std::vector<Row<AttentionShape>>> groups;
+  for (std::size_t i : question.rows) {
+    const Measurement& row = question.set.rows[i];
+    const std::optional<AttentionShape> shape = AttentionShapeOf(row.operation);
+    if (shape) {
+      groups[KernelOf(row)].push_back({*shape, row.time.value, StackOf(row.source)});
+    }
+  }
+  for (const auto& [kernel, of_group] : groups) {
+    if (of_group.size() < kLeastRows) continue;
+    AttentionCurve curve{.kernel = kernel};
+    const auto recipe = AttentionRecipe();
+    constexpr std::array<double, 4> kSteps{2, 2, 1, 2};
+    Cover(curve.residual, of_group, recipe.at, kSteps);
+    std::set<double> sizes;
+    for (const Row<AttentionShape>& row : of_group) {
+      sizes.insert(std::round(1000 * std::log2(row.shape.head_size)) / 1000);
+    }
+    curve.residual.axes[2].assign(sizes.begin(), sizes.end());
+    const AttentionCurve* prior = base == nullptr ? nullptr : FindAttention(*base, kernel);
+    if (prior != nullptr && prior->kernel != kernel) prior = nullptr;
+    CurveFit(recipe, question, prior).Run(curve, of_group);
+    curves.attention.push_back(std::move(curve));
+  }
+}
+
+// --- Memory-bound operators
+
+void FitBandwidth(const Question& question, GpuCurves& curves) {
+  const GpuCurves* base = question.base;
+  std::map<std::pair<std::string, std::string>, std::vector<Row<Bytes>>> groups;
+  for (std::size_t i : question.rows) {
+    const Measurement& row = question.set.rows[i];
+    if (const auto* m = std::get_if<MeasuredMemoryBound>(&row.operation)) {
+      const std::string stack = StackOf(row.source);
+      groups[{m->op, stack}].push_back({m->bytes, row.time.value, stack});
+    }
+  }
+  const Recipe<BandwidthCurve, Bytes> recipe{
+      .parameters = {{&BandwidthCurve::efficiency, Share(0.7)},
+                     {&BandwidthCurve::launch, Positive(2e-6)}},
+      .formula = [](const BandwidthCurve& c, const Bytes& b,
+                    const GpuSpec& g) { return BandwidthFormula(c, b, g); },
+      .at = [](const Bytes& b) { return std::vector{std::log2(b.value)}; },
+      .range = [](const Bytes& b) { return std::vector{std::log2(b.value)}; },
+      .tension = {.neighbours = 0.1, .zero = 0.02}};
+  for (const auto& [key, of_group] : groups) {
+    if (of_group.size() < kLeastRows) continue;
+    BandwidthCurve curve{.op = key.first, .stack = key.second};
+    constexpr std::array<double, 1> kSteps{0.5};
+    Cover(curve.residual, of_group, recipe.at, kSteps);
+    const BandwidthCurve* prior =
+        base == nullptr ? nullptr : FindBandwidth(*base, key.first, key.second);
+    CurveFit(recipe, question, prior).Run(curve, of_group);
+    curves.bandwidth.push_back(std::move(curve));
+  }
+}
+
+// --- Collectives
+
+struct LinkedCollective {
+  CollectiveShape shape;
+  BytesPerSecond link;
+};
+
+// Larger messages take no less: where the rows' noise says otherwise, the sizes in question take
+// their geometric mean (pool adjacent violators).
+void MakeMonotone(CollectiveCurve& curve, CollectiveShape shape, BytesPerSecond link) {
+  const std::vector<std::vector<double>>& axes = curve.residual.axes;
+  for (std::size_t r = 0; r < axes[1].size(); ++r) {
+    for (std::size_t v = 0; v < axes[2].size(); ++v) {
+      const auto value = [&](std::size_t b) -> double& {
+        return curve.residual.values[(b * axes[1].size() + r) * axes[2].size() + v];
+      };
+      struct Pool {
+        double sum = 0;
+        std::size_t count = 0;
+      };
+      std::vector<Pool> pools;
+      std::vector<double> formula;
+      for (std::size_t b = 0; b < axes[0].size(); ++b) {
+        shape.ranks = std::exp2(axes[1][r]);
+        shape.bytes = Bytes(std::exp2(axes[0][b] + axes[1][r] / 2));
+        formula.push_back(std::log(CollectiveFormula(curve, shape, link).value));
+        pools.push_back({formula[b] + value(b), 1});
+        while (pools.size() > 1) {
+          const Pool& last = pools.back();
+          Pool& before = pools[pools.size() - 2];
+          if (last.sum / double(last.count) >= before.sum / double(before.count)) break;
+          before.sum += last.sum;
+          before.count += last.count;
+          pools.pop_back();
+        }
+      }
+      std::size_t b = 0;
+      for (const Pool& pool : pools) {
+        for (std::size_t i = 0; i < pool.count; ++i, ++b) {
+          value(b) = std::round(1000 * (pool.sum / double(pool.count) - formula[b])) / 1000 + 0.0;
+        }
+      }
+    }
+  }
+}
+
+struct CollectiveKey {
+  std::string op, library, fabric;
+  auto operator<=>(const CollectiveKey&) const = default;
+};
+
+void FitCollectives(const Question& question, GpuCurves& curves) {
+  const GpuSpec& gpu = question.gpu;
+  std::map<CollectiveKey, std::vector<Row<LinkedCollective>>> groups;
+  for (std::size_t i : question.rows) {
+    const Measurement& row = question.set.rows[i];
+    const auto* c = std::get_if<MeasuredCollective>(&row.operation);
+    if (c == nullptr) continue;
+    const std::optional<CollectiveShape> shape = CollectiveShapeOf(row, gpu);
+    const std::optional<PathProfile> path = PathOf(*c, gpu);
+    if (!shape || !path || NarrowestLink(*path).value <= 0) continue;
+    const std::string library = LibraryOf(*c);
+    groups[{CurveOp(shape->kind), library, FabricOf(*c)}].push_back(
+        {{*shape, NarrowestLink(*path)}, row.time.value, library});
+  }
+  Recipe<CollectiveCurve, LinkedCollective> recipe{
+      .parameters = {{&CollectiveCurve::base, Positive(5e-6)},
+                     {&CollectiveCurve::step, Positive(0.8e-6)},
+                     {&CollectiveCurve::efficiency, Positive(0.8)},
+                     {&CollectiveCurve::sqrt_coefficient, Positive(3e-9)}},
+      .formula = [](const CollectiveCurve& c, const LinkedCollective& s,
+                    const GpuSpec&) { return CollectiveFormula(c, s.shape, s.link); },
+      .at = [](const LinkedCollective& s) { return List(ResidualCoordinates(s.shape)); },
+      .range = [](const LinkedCollective& s) { return List(RangeCoordinates(s.shape)); },
+      .tension = {.neighbours = 0.05, .zero = 0.01, .curvature = 0.05, .along = {0.5, 1, 3}}};
+  for (const auto& [key, of_group] : groups) {
+    if (of_group.size() < kLeastRows) continue;
+    const bool across = !key.fabric.empty();
+    // A step over NICs and switches takes longer (NCCL's tuning: 14 us), and so does starting.
+    recipe.parameters[0].fit.typical = across ? 20e-6 : 5e-6;
+    recipe.parameters[1].fit.typical = across ? 13e-6 : 0.8e-6;
+    recipe.parameters[3].fit.typical = across ? 10e-9 : 3e-9;
+    recipe.tension.along[2] = across ? 0.3 : 3;  // ranks of a domain; the two variants
+    CollectiveCurve curve{.op = key.op, .library = key.library, .fabric = key.fabric};
+    constexpr std::array<double, 3> kSteps{1, 1, 1};
+    Cover(curve.residual, of_group, recipe.at, kSteps);
+    const CollectiveCurve* prior =
+        question.base == nullptr ? nullptr
+                                 : FindCollective(*question.base, key.op, key.library, key.fabric);
+    if (prior != nullptr) {
+      // Ranks that were not measured here, but there.
+      for (std::size_t d = 1; d < kSteps.size(); ++d) {
+        const std::vector<double>& there = prior->residual.axes[d];
+        std::vector<double>& here = curve.residual.axes[d];
+        std::set<double> both(here.begin(), here.end());
+        both.insert(there.begin(), there.end());
+        here.assign(both.begin(), both.end());
+      }
+    }
+    CurveFit(recipe, question, prior).Run(curve, of_group);
+    if (!across) MakeMonotone(curve, of_group[0].shape.shape, of_group[0].shape.link);
+    curves.collective.push_back(std::move(curve));
+  }
+}
+
+// What `base` has and `curves` lacks.
+template <class Curve, class Same>
+void Inherit(std::vector<Curve>& curves, const std::vector<Curve>& base, const std::string& from,
+             const Same& same) {
+  for (const Curve& b : base) {
+    if (std::any_of(curves.begin(), curves.end(), [&](const Curve& c) { return same(c, b); })) {
+      continue;
+    }
+    curves.push_back(b);
+    if (b.fit.source.find("(of ") == std::string::npos) {
+      curves.back().fit.source += fmt::format(" (of {})", from);
+    }
+  }
+}
+
+}  // namespace
+
+GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, const GpuCurves* base,
+                    bool leave_out) {
+  const GpuSpec& gpu = FindGpu(gpu_name);
+  std::vector<std::size_t> rows;
+  std::set<std::string> others;
+  for (std::size_t i = 0; i < set.rows.size(); ++i) {
+    const GpuSpec* of_row = GpuNamed(set.rows[i].gpu);
+    if (of_row != nullptr && of_row->name == gpu.name) {
+      rows.push_back(i);
+    } else {
+      others.insert(Printable(set.rows[i].gpu, kMostNameShown));
+    }
+  }
+  if (rows.empty() && base == nullptr) {
+    std::string list;
+    for (const std::string& other : others) list += (list.empty() ? "" : ", ") + other;
+    throw ConfigError(fmt::format("no measurement is of {}; there are some of {}", gpu.name,
+                                  list.empty() ? "nothing" : list));
+  }
+  GpuCurves curves{.gpu = gpu.name};
+  curves.provenance = fmt::format("millwright calibrate, {} rows of {}", rows.size(), gpu.name);
+  if (base != nullptr) curves.provenance += fmt::format("; the rest from {}", base->gpu);
+  const Question question{set, rows, gpu, base, leave_out};
+  FitGemms(question, curves);
+  FitAttention(question, curves);
+  FitBandwidth(question, curves);
+  FitCollectives(question, curves);
+  if (base != nullptr) {
+    Inherit(curves.gemm, base->gemm, base->gpu, [](const GemmCurve& a, const GemmCurve& b) {
+      return a.dtype == b.dtype && a.clocks == b.clocks && a.stage == b.stage;
+    });
+    Inherit(curves.attention, base->attention, base->gpu,
+            [](const AttentionCurve& a, const AttentionCurve& b) { return a.kernel == b.kernel; });
+    Inherit(curves.bandwidth, base->bandwidth, base->gpu,
+            [](const BandwidthCurve& a, const BandwidthCurve& b) {
+              return a.op == b.op && a.stack == b.stack;
+            });
+    Inherit(curves.collective, base->collective, base->gpu,
+            [](const CollectiveCurve& a, const CollectiveCurve& b) {
+              return a.op == b.op && a.library == b.library && a.fabric == b.fabric;
+            });
+  }
+  return curves;
+}
+
+std::vector<OperationPrediction> PredictLeftOut(const MeasurementSet& set) {
+  std::set<std::string> gpus;
+  std::vector<int> folds;
+  for (const Measurement& row : set.rows) {
+    const GpuSpec* gpu = GpuNamed(row.gpu);
+    if (gpu != nullptr) gpus.insert(gpu->name);
+    folds.push_back(static_cast<int>(HashOf(ShapeText(row.operation)) % kFolds));
+  }
+  std::vector<OperationPrediction> predictions(set.rows.size());
+  for (int fold = 0; fold < kFolds; ++fold) {
+    MeasurementSet seen{.files = set.files};
+    for (std::size_t i = 0; i < set.rows.size(); ++i) {
+      if (folds[i] != fold) seen.rows.push_back(set.rows[i]);
+    }
+    std::map<std::string, GpuCurves> curves;
+    const GpuCurves nothing;  // keeps a GPU with no rows to fit from having one with none
+    for (const std::string& gpu : gpus) curves[gpu] = Calibrate(seen, gpu, &nothing, false);
+    for (std::size_t i = 0; i < set.rows.size(); ++i) {
+      if (folds[i] != fold) continue;
+      const GpuSpec* gpu = GpuNamed(set.rows[i].gpu);
+      predictions[i] = PredictOperation(set.rows[i], gpu == nullptr ? nullptr : &curves[gpu->name]);
+    }
+  }
+  return predictions;
+}
+
+}  // namespace millwright

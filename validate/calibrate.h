@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From measurements of one GPU to its curves.
+//
+// Rows are sorted into curves by what decides their time beside the shape: dtype and clocks of a
+// GEMM, the kernel of an attention, operator and stack of a memory-bound one, library of a
+// collective (validate/source_class).  Each curve is fitted as validate/robust_fit says, and again
+// on four fifths of its shapes, five times, to state how far it is off the fifth that it has not
+// seen.  What has too few rows, or none, comes from `base`, another GPU's curves, which are also
+// what each fit starts from and is drawn to; where the base knows the shapes left out, the error
+// that is stated for them is a low one.
+// Not fitted: decoding, and MoE layers fused for inference.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cost_models/gpu_curves.h"
+#include "validate/measurement.h"
+#include "validate/predict_operation.h"
+
+namespace millwright {
+
+// ConfigError where no row is of `gpu` or `gpu` is not known.  Without `leave_out`, the errors of
+// shapes left out are not found, which takes five times as long as the rest.
+GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu, const GpuCurves* base,
+                    bool leave_out = true);
+
+// Each row predicted by curves that were fitted to four fifths of the shapes, its own not among
+// them on any GPU, and without a base.
+std::vector<OperationPrediction> PredictLeftOut(const MeasurementSet& set);
+
+}  // namespace millwright
