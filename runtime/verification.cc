@@ -218,6 +218,7 @@ RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
   const double limit = single ? kLimit32 : kLimit64;
   const bool compares = options.verify && communicator.rank() == 0;
   Exchange exchange(communicator);
+  const RankGroup everyone{.first = 0, .stride = 1, .ranks = workload.ranks()};
   CheckSameWorkload(workload, exchange);
   Execution<T> execution(workload, communicator);
   std::optional<Reference> reference;
@@ -247,13 +248,18 @@ RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
       ++losses.elements;
       reference->Update(options.adam);
     }
+    if (options.verify) {
+      // Or the others' update would be timed with their wait for rank 0's reference.
+      double ready = 0;
+      exchange.AllReduce("ready", everyone, std::span(&ready, 1));
+    }
     const auto go_on = std::chrono::steady_clock::now();
     execution.Update(options.adam);
     const auto end = std::chrono::steady_clock::now();
     own.step = Seconds(std::chrono::duration<double>((pause - start) + (end - go_on)).count());
     double slowest = own.step.value;
-    exchange.AllReduce("step time", {.first = 0, .stride = 1, .ranks = workload.ranks()},
-                       std::span(&slowest, 1), Exchange::Reduction::kMaximum);
+    exchange.AllReduce("step time", everyone, std::span(&slowest, 1),
+                       Exchange::Reduction::kMaximum);
     outcome.seconds.emplace_back(slowest);
   }
   own.sent = 0;
@@ -269,21 +275,6 @@ RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
 }
 
 }  // namespace
-
-std::string_view Name(ElementType type) {
-  switch (type) {
-    case ElementType::kFp64:
-      return "fp64";
-    case ElementType::kFp32:
-      return "fp32";
-  }
-  return {};
-}
-
-bool RunOutcome::holds() const {
-  return std::all_of(agreements.begin(), agreements.end(),
-                     [](const Agreement& agreement) { return agreement.holds(); });
-}
 
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
                     Communicator& communicator) {

@@ -8,6 +8,7 @@
 // is not a number, is an error of infinity.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,7 +21,9 @@
 namespace millwright {
 
 enum class ElementType { kFp64, kFp32 };
-std::string_view Name(ElementType type);
+inline std::string_view Name(ElementType type) {
+  return type == ElementType::kFp64 ? "fp64" : "fp32";
+}
 
 struct RunOptions {
   ElementType type = ElementType::kFp64;
@@ -62,10 +65,13 @@ struct RunOutcome {
   std::vector<SentBytes> sent;   // by all ranks in the last step
   std::vector<RankOfRun> ranks;
   std::vector<Agreement> agreements;
-  bool holds() const;
+  bool holds() const {
+    return std::all_of(agreements.begin(), agreements.end(),
+                       [](const Agreement& agreement) { return agreement.holds(); });
+  }
 };
 
-// Every rank calls it with the same workload and options; InternalError where they differ.
+// Every rank calls it with the same workload and options; ConfigError where they differ.
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
                     Communicator& communicator);
 
