@@ -14,7 +14,9 @@
 //
 // Executed, and not in the simulated step: the gradients of what tensor ranks hold alike but
 // compute in parts (norms and biases under sequence parallelism, KV heads fewer than tensor ranks)
-// are summed once a step, the two copies of DualPipe exchange theirs, and the loss is summed.
+// are summed once a step, the two copies of DualPipe exchange theirs, the loss is summed, and under
+// ZeRO-3 embedding and head are reduced and gathered once a step.  tests/runtime/payload_test.cc
+// holds all other calls of every rank to the simulated step's, byte for byte.
 #pragma once
 
 #include <cstdint>
