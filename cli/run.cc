@@ -17,6 +17,7 @@
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "core/unit_text.h"
+#include "cost_models/operators.h"
 #include "planner/feasibility.h"
 #include "planner/step_spec.h"
 #include "report/json.h"
@@ -40,24 +41,34 @@ struct RunAsked {
   std::vector<std::string> warnings;
 };
 
-// All ranks are on this machine; the reference is held by one of them.
+// All ranks are on this machine; the reference is held by one of them.  A lower bound: of
+// activations one micro-batch a pipeline rank.
 void CheckMemory(const Workload& workload, const RunOptions& options) {
   const double width = options.type == ElementType::kFp64 ? 8 : 4;
   const ParallelConfig& p = workload.parallel;
-  const auto parameters = double(CountParameters(workload.model).total);
+  const ModelConfig& model = workload.model;
+  const auto parameters = double(CountParameters(model).total);
   // Weights and gradients of a rank; its shares of gradients and two moments.
   const double replicas = 1.0 * p.data * p.context;
   const double copies =
       workload.schedule.directions * (p.zero == 0 ? 5 * replicas : 2 * replicas + 3);
   Bytes needed(copies * parameters * width);
+  const LayerShape shape = ShapeOf(p, workload.training);
+  Bytes activations = SavedBytes(HeadOperators(model, shape, workload.training));
+  if (p.recompute.granularity == RecomputeGranularity::kNone) {
+    activations += double(model.num_layers) *
+                   SavedBytes(LayerOperators(model, model.layer(0), shape, workload.training));
+  }
+  // Two bytes an element there.
+  needed += double(p.tensor) * p.context * p.data * width / 2 * activations;
   if (options.verify) needed += Bytes(4 * parameters * 8);  // weights, gradients, moments
   const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
   if (needed <= memory) return;
-  throw ConfigError(
-      fmt::format("the ranks' weights, gradients and optimizer states are {} together, and this "
-                  "machine has {}: "
-                  "a run needs a model small enough for it (--model tiny-llama, or fewer --layers)",
-                  FormatBytes(needed), FormatBytes(memory)));
+  throw ConfigError(fmt::format(
+      "the ranks' weights, gradients, optimizer states and activations are at least {} together, "
+      "and this machine has {}: a run needs a model and a sequence small enough for it (--model "
+      "tiny-llama, or fewer --layers)",
+      FormatBytes(needed), FormatBytes(memory)));
 }
 
 std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& help) {

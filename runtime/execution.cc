@@ -101,7 +101,7 @@ enum class Part : std::uint8_t {
   kGather,  // ZeRO-3: the layer's parameters,
   kForget,  //   and give them back
   kReduce,  // ZeRO-2, 3: the layer's gradients
-  kDrop,    // all activations but the layer's input
+  kDrop,    // what of the activations is computed again
   kEnd,     // all activations
 };
 
@@ -126,7 +126,8 @@ class Execution<T>::Impl {
     int stage = 0, layer = 0;
     std::vector<Operator> operators;
     std::vector<Code> codes;
-    bool recomputed = false;
+    bool recomputed = false;    // all of it, from its input
+    ModuleMask recomputes = 0;  // or these modules
     std::vector<TensorPart> parts;
     std::vector<T> weights, gradients;                 // flat, in the order of `parts`
     std::int64_t first = 0, last = 0;                  // the elements that this rank updates
@@ -195,6 +196,7 @@ class Execution<T>::Impl {
   Run StartPass(const Pass& pass);
   void TakeStep(Run& run);
   void EndPass(Run& run);
+  static void Drop(const Unit& unit, Saved& saved);
   void RunPass(const Pass& pass);
   void RunTogether(const Pass& a, const Pass& b);
 
@@ -311,6 +313,9 @@ void Execution<T>::Impl::AddUnits(int stage) {
     for (const Operator& op : unit.operators) unit.codes.push_back(CodeOf(op.name));
     unit.recomputed = is_layer(unit) && recompute.granularity == RecomputeGranularity::kFull &&
                       (recompute.full_layers == 0 || layer - first < recompute.full_layers);
+    if (is_layer(unit) && recompute.granularity == RecomputeGranularity::kSelective) {
+      unit.recomputes = MaskOf(recompute.modules);
+    }
     unit.parts = PartsOf(workload_, layer, place_.tensor);
     for (const TensorPart& part : unit.parts) {
       for (std::int64_t r = 0; r < part.rows; ++r) {
@@ -398,7 +403,7 @@ auto Execution<T>::Impl::StepsOf(const Pass& pass) -> std::vector<Step> {
       if (sharded(*unit)) steps.push_back({unit, 0, Part::kGather});
       forward(unit, Part::kForward);
       if (sharded(*unit)) steps.push_back({unit, 0, Part::kForget});
-      if (unit->recomputed) steps.push_back({unit, 0, Part::kDrop});
+      if (unit->recomputed || unit->recomputes != 0) steps.push_back({unit, 0, Part::kDrop});
     }
     return steps;
   }
@@ -407,8 +412,12 @@ auto Execution<T>::Impl::StepsOf(const Pass& pass) -> std::vector<Step> {
     const bool needs_weights = sharded(*unit) && pass.kind != PassKind::kBackwardWeight;
     const bool completes = pass.kind != PassKind::kBackwardInput;
     if (needs_weights) steps.push_back({unit, 0, Part::kGather});
-    if (unit->recomputed && pass.kind != PassKind::kBackwardWeight) {
-      forward(unit, Part::kRecompute);
+    if (pass.kind != PassKind::kBackwardWeight) {
+      for (std::size_t op = 0; op < unit->operators.size(); ++op) {
+        if (unit->recomputed || (unit->operators[op].modules & unit->recomputes) != 0) {
+          steps.push_back({unit, op, Part::kRecompute});
+        }
+      }
     }
     backward(unit, pass.kind == PassKind::kBackward        ? Part::kBoth
                    : pass.kind == PassKind::kBackwardInput ? Part::kInput
@@ -479,12 +488,9 @@ void Execution<T>::Impl::TakeStep(Run& run) {
     case Part::kReduce:
       ReduceShard(unit);
       return;
-    case Part::kDrop: {
-      Saved& saved = saved_[key];
-      Saved rest{.input = std::move(saved.input)};
-      saved = std::move(rest);
+    case Part::kDrop:
+      Drop(unit, saved_[key]);
       return;
-    }
     case Part::kEnd:
       saved_.erase(key);
       return;
@@ -502,7 +508,11 @@ void Execution<T>::Impl::TakeStep(Run& run) {
   if (step.part == Part::kForward) {
     Forward(unit, op, code, run, saved, run.flow);
   } else if (step.part == Part::kRecompute) {
-    if (step.op == 0) run.again = std::move(saved.input);
+    // What the operators that are computed again begin with; the others go on from there.
+    if (code == Code::kInputNorm) run.again = std::move(saved.input);
+    if (code == Code::kGather || (code == Code::kFc1 && tensor_.ranks == 1)) {
+      run.again = saved.normed[op.name == "mlp gather" || code == Code::kFc1 ? 1 : 0];
+    }
     Forward(unit, op, code, run, saved, run.again);
   } else {
     Backward(unit, op, code, step.part, run, saved);
@@ -514,6 +524,19 @@ void Execution<T>::Impl::TakeStep(Run& run) {
                        .recomputed = step.part == Part::kRecompute,
                        .start = start,
                        .end = Now()});
+}
+
+template <class T>
+void Execution<T>::Impl::Drop(const Unit& unit, Saved& saved) {
+  if (unit.recomputed) {
+    Saved rest{.input = std::move(saved.input)};
+    saved = std::move(rest);
+    return;
+  }
+  const auto drops = [&](RecomputeModule module) { return (unit.recomputes & Mask(module)) != 0; };
+  if (drops(RecomputeModule::kCoreAttn)) saved.attended = saved.log_sum = {};
+  if (drops(RecomputeModule::kMlp)) saved.fc1 = saved.fc2_input = {};
+  if (drops(RecomputeModule::kLayerNorm)) saved.normed = {};
 }
 
 template <class T>

@@ -54,7 +54,6 @@ std::vector<std::string> WhyNotExecutable(const Workload& w) {
          "sliding windows");
   refuse(p.expert > 1 || p.expert_tensor > 1, "expert parallelism");
   refuse(p.zero_shard > 0, "ZeRO over a part of the data-parallel ranks (--zero-shard)");
-  refuse(p.recompute.granularity == RecomputeGranularity::kSelective, "selective recomputation");
   refuse(w.training.offloaded_layers > 0, "offloaded activations");
   refuse(w.schedule.forward_only, "a schedule without backward passes");
   return why;

@@ -5,8 +5,8 @@
 //
 // Executed today: dense decoder layers (RMSNorm, RoPE, grouped-query attention, gated or plain MLP,
 // biases), tensor, sequence, context (ring and Ulysses), pipeline (every schedule with a backward
-// pass) and data parallelism, ZeRO 0 to 3, full recomputation.  Not yet: what WhyNotExecutable
-// names.
+// pass) and data parallelism, ZeRO 0 to 3, selective and full recomputation.  Not yet: what
+// WhyNotExecutable names.
 #pragma once
 
 #include <cstdint>

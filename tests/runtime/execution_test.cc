@@ -127,6 +127,24 @@ TEST(Execution, FullRecomputation) {
   }
 }
 
+TEST(Execution, SelectiveRecomputation) {
+  using Module = RecomputeModule;
+  for (const std::vector<Module>& modules :
+       {std::vector{Module::kCoreAttn}, std::vector{Module::kMlp}, std::vector{Module::kLayerNorm},
+        std::vector{Module::kCoreAttn, Module::kMlp, Module::kLayerNorm}}) {
+    const Recompute recompute{.granularity = RecomputeGranularity::kSelective, .modules = modules};
+    ExpectAgreement(TinyWorkload(WithBiases(TinyModel()), {.recompute = recompute}));
+    for (bool sequence_parallel : {false, true}) {
+      ExpectAgreement(TinyWorkload(TinyModel(), {.tensor = 2,
+                                                 .sequence_parallel = sequence_parallel,
+                                                 .context = 2,
+                                                 .pipeline = 2,
+                                                 .recompute = recompute,
+                                                 .schedule = ScheduleKind::kZbH1}));
+    }
+  }
+}
+
 TEST(Execution, EveryDimensionAtOnce) {
   for (ContextParallelKind kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
     for (int zero : {1, 3}) {
@@ -199,15 +217,12 @@ TEST(Execution, WhatIsNotBuiltIsRefusedByName) {
   workload.model.tied_embeddings = true;
   workload.model.normalization = Normalization::kLayerNorm;
   workload.parallel.zero_shard = 2;
-  workload.parallel.recompute = {.granularity = RecomputeGranularity::kSelective,
-                                 .modules = {RecomputeModule::kMlp}};
   EXPECT_EQ(WhyNotExecutable(workload),
             (std::vector<std::string>{
                 "run does not execute LayerNorm yet",
                 "run does not execute a head tied to the embedding yet",
                 "run does not execute ZeRO over a part of the data-parallel ranks (--zero-shard) "
-                "yet",
-                "run does not execute selective recomputation yet"}));
+                "yet"}));
 }
 
 // A rank that fails must not leave the others waiting for it.

@@ -204,6 +204,17 @@ TEST(Payload, OfDataParallelism) {
   }
 }
 
+TEST(Payload, OfSelectiveRecomputation) {
+  for (RecomputeModule module :
+       {RecomputeModule::kCoreAttn, RecomputeModule::kMlp, RecomputeModule::kLayerNorm}) {
+    ExpectSamePayloads(TinyModel(), {.tensor = 2,
+                                     .sequence_parallel = true,
+                                     .context = 2,
+                                     .recompute = {.granularity = RecomputeGranularity::kSelective,
+                                                   .modules = {module}}});
+  }
+}
+
 TEST(Payload, OfFullRecomputation) {
   ExpectSamePayloads(TinyModel(), {.tensor = 2,
                                    .sequence_parallel = true,
@@ -211,6 +222,70 @@ TEST(Payload, OfFullRecomputation) {
                                    .data = 2,
                                    .zero = 3,
                                    .recompute = {.granularity = RecomputeGranularity::kFull}});
+}
+
+// The tasks of a stream of the graph, and what of the calls belongs to it.
+std::vector<std::string> Program(const TaskGraph& graph, int rank, Stream stream) {
+  std::vector<std::string> program;
+  for (TaskId id : graph.program(rank, stream)) {
+    const Task& task = graph.task(id);
+    const Communication& c = graph.communications()[task.communication];
+    program.push_back(fmt::format("{} {} {}", graph.label(id), Name(c.kind), c.payload.value));
+  }
+  return program;
+}
+
+std::vector<std::string> Program(const std::vector<ExecutedCall>& calls, CollectiveKind kind,
+                                 int ranks) {
+  std::vector<std::string> program;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const ExecutedCall& call = calls[i];
+    const bool transfer = call.kind == CollectiveKind::kSendRecv;
+    if (kNotCharged.count(call.name) > 0 || transfer != (kind == CollectiveKind::kSendRecv) ||
+        call.ranks != ranks) {
+      continue;
+    }
+    // Three reductions of the cross-entropy are one task.
+    const int together = call.name == "cross-entropy reduce" ? 3 : 1;
+    program.push_back(fmt::format("{} {} {}", call.name, Name(call.kind),
+                                  together * Width(call.name) * double(call.elements)));
+    i += std::size_t(together) - 1;
+  }
+  return program;
+}
+
+// What the graph has on its streams of tensor collectives and of sends, in its order.  Pairs of
+// passes that overlap are left out: they take turns by tasks there, by operators here.
+TEST(Payload, OrderIsThatOfTheTaskGraph) {
+  for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
+    if (name.value == ScheduleKind::kDualPipe || name.value == ScheduleKind::kDualPipeV) continue;
+    SCOPED_TRACE(name.name);
+    const bool chosen =
+        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
+    const ParallelConfig parallel{.tensor = 2,
+                                  .sequence_parallel = true,
+                                  .pipeline = 4,
+                                  .virtual_stages = chosen ? 2 : 1,
+                                  .schedule = name.value};
+    const Workload workload = TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8);
+    ClusterConfig config = FindCluster("local-cpu");
+    config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
+    const Cluster cluster(config);
+    const Estimator estimator(workload.model, workload.training, cluster);
+    const TaskGraph graph = BuildStepGraph(StepSpecOf(estimator, parallel, workload.schedule));
+    std::mutex mutex;
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      Execution<float> execution(workload, communicator);
+      execution.ComputeGradients(0);
+      const int pipeline = PlaceOf(parallel, communicator.rank()).pipeline;
+      const auto tensor = Program(execution.calls(), CollectiveKind::kAllReduce, 2);
+      const auto sent = Program(execution.calls(), CollectiveKind::kSendRecv, 1);
+      const std::lock_guard lock(mutex);
+      EXPECT_GT(tensor.size(), 8U * 2 * 8);
+      EXPECT_EQ(tensor, Program(graph, pipeline, Stream::kTensor));
+      EXPECT_EQ(sent, Program(graph, pipeline, Stream::kSend));
+    });
+  }
 }
 
 // A ring of n sends 2(n-1)/n of the payload for an all-reduce and (n-1)/n for the others; a
