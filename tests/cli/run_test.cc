@@ -90,7 +90,13 @@ TEST(Run, AModelThatDoesNotFitTheMachineIsRefused) {
       "run --model llama-3.1-405b --cluster dgx-h100 --nodes 2 --global-batch 16 --seq 64 --tp 8 "
       "--backend threads");
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("the ranks' weights, gradients and optimizer states are "));
+  EXPECT_THAT(outcome.err, HasSubstr("the ranks' weights, gradients, optimizer states and "
+                                     "activations are at least "));
+  // And a sequence that does not.
+  EXPECT_EQ(RunCommand("run --model tiny-llama --cluster local-cpu --ranks 1 --global-batch 1 "
+                       "--seq 900000000 --backend threads")
+                .code,
+            2);
 }
 
 }  // namespace
