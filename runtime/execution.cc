@@ -310,6 +310,9 @@ void Execution<T>::Impl::AddUnits(int stage) {
   const auto [first, last] = LayersOfStage(workload_, stage);
   const auto add = [&](int layer, std::vector<Operator> operators) {
     Unit unit{.stage = stage, .layer = layer, .operators = std::move(operators)};
+    // What a GPU's host costs is no work of the step.
+    std::erase_if(unit.operators,
+                  [](const Operator& op) { return op.kind == OperatorKind::kHost; });
     for (const Operator& op : unit.operators) unit.codes.push_back(CodeOf(op.name));
     unit.recomputed = is_layer(unit) && recompute.granularity == RecomputeGranularity::kFull &&
                       (recompute.full_layers == 0 || layer - first < recompute.full_layers);
