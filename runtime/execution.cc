@@ -308,12 +308,13 @@ void Execution<T>::Impl::AddUnits(int stage) {
   const LayerShape shape = ShapeOf(workload_.parallel, workload_.training);
   const Recompute& recompute = workload_.parallel.recompute;
   const auto [first, last] = LayersOfStage(workload_, stage);
-  const auto add = [&](int layer, std::vector<Operator> operators) {
-    Unit unit{.stage = stage, .layer = layer, .operators = std::move(operators)};
-    // What a GPU's host costs is no work of the step.
-    std::erase_if(unit.operators,
-                  [](const Operator& op) { return op.kind == OperatorKind::kHost; });
-    for (const Operator& op : unit.operators) unit.codes.push_back(CodeOf(op.name));
+  const auto add = [&](int layer, const std::vector<Operator>& operators) {
+    Unit unit{.stage = stage, .layer = layer};
+    for (const Operator& op : operators) {
+      if (op.kind == OperatorKind::kHost) continue;  // a GPU's host is not here
+      unit.operators.push_back(op);
+      unit.codes.push_back(CodeOf(op.name));
+    }
     unit.recomputed = is_layer(unit) && recompute.granularity == RecomputeGranularity::kFull &&
                       (recompute.full_layers == 0 || layer - first < recompute.full_layers);
     if (is_layer(unit) && recompute.granularity == RecomputeGranularity::kSelective) {
@@ -378,9 +379,9 @@ std::int64_t Execution<T>::Impl::TokenAt(const Pass& pass, std::int64_t row, int
   const PipelineSchedule& schedule = workload_.schedule;
   const auto tokens = std::int64_t(positions_.size());
   const int direction = pass.stage / schedule.stages_per_direction();
-  const std::int64_t micro_batch = std::int64_t{1} * place_.data * schedule.micro_batches +
-                                   direction * schedule.micro_batches_per_direction() +
-                                   pass.micro_batch;
+  const std::int64_t micro_batch =
+      std::int64_t{1} * place_.data * schedule.micro_batches +
+      std::int64_t{1} * direction * schedule.micro_batches_per_direction() + pass.micro_batch;
   return Token(workload_, step_, micro_batch * workload_.parallel.micro_batch_size + row / tokens,
                positions_[std::size_t(row % tokens)] + ahead);
 }

@@ -100,7 +100,8 @@ TEST(Execution, EveryScheduleAndZeroStage) {
                                       .data = pipeline == 2 ? 2 : 1,
                                       .zero = pipeline == 2 ? zero : 1,
                                       .schedule = name.value};
-        ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8 * parallel.data, 4));
+        ExpectAgreement(
+            TinyWorkload(WithLayers(TinyModel(), 8), parallel, std::int64_t{8} * parallel.data, 4));
       }
     }
   }
