@@ -27,6 +27,16 @@
 #include "runtime/verification.h"
 
 namespace millwright {
+
+#if !MILLWRIGHT_HAS_RUNTIME
+
+int RunPlanCommand(std::span<const std::string>, Console&) {
+  throw ConfigError(
+      "this program was built without Eigen (Debian: libeigen3-dev), which run computes with");
+}
+
+#else
+
 namespace {
 
 constexpr int kMostRanks = 1024;  // processes of one machine
@@ -180,7 +190,6 @@ int RunPlanCommand(std::span<const std::string> args, Console& console) {
     }
     return 1;
   }
-#if MILLWRIGHT_HAS_RUNTIME
   const Workload& workload = std::get<Workload>(asked->workload);
   if (asked->backend == RunBackend::kThreads) {
     RunOutcome outcome;
@@ -213,13 +222,8 @@ int RunPlanCommand(std::span<const std::string> args, Console& console) {
     console.err << "millwright: " << message << '\n';
   }
   return outcome.code;
-#else
-  throw ConfigError(
-      "this program was built without Eigen (Debian: libeigen3-dev), which run computes with");
-#endif
 }
 
-#if MILLWRIGHT_HAS_RUNTIME
 int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator) {
   const std::optional<RunAsked> asked = Ask(args, console.out);
   if (!asked) return 0;
