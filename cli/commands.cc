@@ -29,6 +29,7 @@ constexpr std::string_view kHelp =
     "  estimate  what one plan costs: time and memory by item\n"
     "  simulate  one step of a plan, event by event, under any pipeline schedule\n"
     "  compare   schedules of one plan, or several plans, by simulated step\n"
+    "  run       a step of a plan computed for real on CPUs, and verified\n"
     "  calibrate measurements of a GPU in, its calibration file out\n"
     "  validate  how far off predictions are, against what was measured\n"
     "  describe  the presets, what a file says, and every field of every config\n"
@@ -44,12 +45,13 @@ struct Command {
   std::string_view name;
   int (*run)(std::span<const std::string>, Console&);
 };
-constexpr std::array<Command, 7> kCommands{{
+constexpr std::array<Command, 8> kCommands{{
     {"plan", PlanCommand},
     {"estimate", EstimateCommand},
     {"simulate", SimulateCommand},
     {"compare", CompareCommand},
     {"calibrate", CalibrateCommand},
+    {"run", RunPlanCommand},
     {"validate", ValidateCommand},
     {"describe", DescribeCommand},
 }};
@@ -76,7 +78,7 @@ int Dispatch(std::span<const std::string> args, Console& console) {
   const std::string_view nearest = NearestName(name, names);
   constexpr std::size_t kMostShown = 60;
   throw ConfigError(fmt::format(
-      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare, calibrate, "
+      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare, run, calibrate, "
       "validate and describe",
       Printable(name, kMostShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest)));

@@ -3,7 +3,8 @@
 // The commands of the program: `millwright COMMAND ...`.
 //
 // Everything is written to the streams given, so that a test can run a command and read it.
-// Exit codes: 0 yes; 1 the answer is no (nothing fits); 2 the input is wrong; 3 our own bug.
+// Exit codes: 0 yes; 1 the answer is no (nothing fits); 2 the input is wrong; 3 our own bug; 4 a
+// rank of a run died.
 #pragma once
 
 #include <iosfwd>
@@ -31,7 +32,12 @@ int EstimateCommand(std::span<const std::string> args, Console& console);
 int SimulateCommand(std::span<const std::string> args, Console& console);
 int CompareCommand(std::span<const std::string> args, Console& console);
 int CalibrateCommand(std::span<const std::string> args, Console& console);
+int RunPlanCommand(std::span<const std::string> args, Console& console);
 int ValidateCommand(std::span<const std::string> args, Console& console);
 int DescribeCommand(std::span<const std::string> args, Console& console);
+
+// One rank of `run`; args are those of `run`.
+class Communicator;
+int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator);
 
 }  // namespace millwright

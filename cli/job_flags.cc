@@ -94,6 +94,11 @@ void JobFlags::AddClusterSizeTo(CommandLine& line) {
   line.Text("--gpu", "NAME", gpu_, "another GPU in the same nodes (see: describe gpus)");
 }
 
+void JobFlags::AddRanksTo(CommandLine& line) {
+  line.Section("Cluster");
+  line.Int("--ranks", gpus_, {1, kMaxGpus}, "the same as --gpus");
+}
+
 void JobFlags::AddTrainingTo(CommandLine& line) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   line.Section("Training step");

@@ -20,6 +20,8 @@ class JobFlags {
  public:
   // Adds the options; this must outlive the command line.
   void AddTo(CommandLine& line, std::size_t most_files = 1);
+  // --ranks for --gpus, of a cluster whose GPUs are CPU cores.
+  void AddRanksTo(CommandLine& line);
   // The size and GPU of a cluster alone, for `describe`.
   void AddClusterSizeTo(CommandLine& line);
 

@@ -18,11 +18,12 @@
 namespace millwright {
 
 int ValidateCommand(std::span<const std::string> args, Console& console) {
-  CommandLine line("validate --runs FILE | --ops FOLDER|FILE [OPTIONS]",
-                   "How far off predictions are, against measured training steps (--runs: per "
-                   "source, by kind of run, and the runs that are furthest off) or single "
-                   "operations (--ops: by table, GPU and dtype, and the worst rows). Exit code 1 "
-                   "where the median error of steps is above --max-error, or none could be compared.");
+  CommandLine line(
+      "validate --runs FILE | --ops FOLDER|FILE [OPTIONS]",
+      "How far off predictions are, against measured training steps (--runs: per "
+      "source, by kind of run, and the runs that are furthest off) or single "
+      "operations (--ops: by table, GPU and dtype, and the worst rows). Exit code 1 "
+      "where the median error of steps is above --max-error, or none could be compared.");
   std::optional<std::string> runs, html;
   OpsFlags ops;
   std::optional<double> max_error;

@@ -35,9 +35,9 @@ struct GemmCalibration {
       nullptr;                           // of the built-in or the user's curves, which outlive this
   const GemmCurve* fp8_curve = nullptr;  // MXFP8's too
   const GemmCurve* nvfp4_curve = nullptr;
-  double grouped_factor = 1;          // grouped GEMM over one GEMM of the same m, in BF16
-  double grouped_factor_low = 1;      //   and in FP8 and FP4
-  double curve_grouped = 1;           // what both are times where a curve takes the law's place
+  double grouped_factor = 1;      // grouped GEMM over one GEMM of the same m, in BF16
+  double grouped_factor_low = 1;  //   and in FP8 and FP4
+  double curve_grouped = 1;       // what both are times where a curve takes the law's place
   double curve_grouped_low = 1;
   double backward_factor = 1;         // (dgrad + wgrad) over 2 x forward
   double cast_bytes_per_element = 0;  // HBM traffic to quantise a GEMM's input, low precision

@@ -33,10 +33,10 @@ std::optional<std::string> OutsideMeasured(const Estimator& estimator, const Par
   // Where the laws cost a step, the measurements that they stand for are the built-in curves'.
   const GpuSpec& gpu = estimator.cluster().gpu();
   const GpuCurves* built_in = gpu.calibration_file.empty() ? BuiltInCurves(gpu) : nullptr;
-  const GemmCalibration g = (built_in != nullptr && gpu.measured()
-                                 ? WithCurves(estimator.calibration(), *built_in)
-                                 : estimator.calibration())
-                                .gemm;
+  const GemmCalibration g =
+      (built_in != nullptr && gpu.measured() ? WithCurves(estimator.calibration(), *built_in)
+                                             : estimator.calibration())
+          .gemm;
   const LayerShape shape = ShapeOf(plan, training);
   std::vector<Operator> operators = HeadOperators(estimator.model(), shape, training);
   for (LayerKind kind : estimator.kinds()) {

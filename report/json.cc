@@ -367,6 +367,45 @@ std::string SimulationJson(const Job& job, const Simulation& s) {
   return Dump(json);
 }
 
+std::string RunJson(const RunAnswer& answer) {
+  const RunOutcome& outcome = answer.outcome;
+  Json compared = Json::array(), sent = Json::array(), ranks = Json::array();
+  Json rank_times = Json::array(), step_times = Json::array();
+  for (const Agreement& one : outcome.agreements) {
+    compared.push_back({{"what", one.what},
+                        {"tensors", one.compared},
+                        {"elements", one.elements},
+                        {"worst", one.worst},
+                        {"error", one.error},
+                        {"limit", one.limit},
+                        {"holds", one.holds()}});
+  }
+  for (const SentBytes& one : outcome.sent) {
+    sent.push_back({{"call", one.name},
+                    {"kind", std::string(Name(one.kind))},
+                    {"calls", one.calls},
+                    {"bytes", one.bytes}});
+  }
+  for (const RankOfRun& one : outcome.ranks) {
+    ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}});
+    rank_times.push_back(
+        {{"rank", one.rank}, {"operators_s", one.busy.value}, {"step_s", one.step.value}});
+  }
+  for (Seconds step : outcome.seconds) step_times.push_back(step.value);
+  return Dump({{"verified", answer.options.verify},
+               {"holds", outcome.holds()},
+               {"losses", outcome.losses},
+               {"compared", std::move(compared)},
+               {"sent", std::move(sent)},
+               {"ranks", std::move(ranks)},
+               {"dtype", std::string(Name(answer.options.type))},
+               {"backend", answer.backend == RunBackend::kMpi ? "mpi" : "threads"},
+               {"warnings", answer.warnings},
+               {"question", QuestionJson(answer.job)},
+               {"plan", ToJson(answer.job.parallel)},
+               {"timing", {{"step_s", std::move(step_times)}, {"ranks", std::move(rank_times)}}}});
+}
+
 std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison) {
   return Dump({{"best", BestName(comparison)},
                {"fits", comparison.any_fits()},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "report/answers.h"
+#include "report/run_text.h"
 #include "report/simulation.h"
 
 namespace millwright {
@@ -20,6 +21,7 @@ std::string EstimateJson(const Job& job, const Estimate& estimate,
 std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
                                  const std::vector<std::string>& warnings);
 
+std::string RunJson(const RunAnswer& answer);
 std::string SimulationJson(const Job& job, const Simulation& simulation);
 // `compare`: schedules of one job, and jobs.
 std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison);

@@ -5,10 +5,11 @@
 //          nccl-tests tables (2026-11): fits on relative error, held-out shapes.
 //   [e2e]  a fit of 40 global parameters to 716 published training steps; +- is the standard
 //          deviation of the log over group bootstraps.
-//   Steps are costed by these laws: fitted to whole steps they predict runs held out slightly better
-//   than the measured curves do (median / p90 4.3 / 14.8% against 4.8 / 15.4%), and in a tenth of the
-//   time.  The curves judge single operations (validate --ops), and a user's take the laws' place.
-//   [match] so that a curve at sustained clocks takes what the [e2e] efficiency with the roll-offs
+//   Steps are costed by these laws: fitted to whole steps they predict runs held out slightly
+//   better than the measured curves do (median / p90 4.3 / 14.8% against 4.8 / 15.4%), and in a
+//   tenth of the time.  The curves judge single operations (validate --ops), and a user's take the
+//   laws' place. [match] so that a curve at sustained clocks takes what the [e2e] efficiency with
+//   the roll-offs
 //          takes: sustained_* at 4096 to 8192 in m, n and k, grouped factors at 1024 to 4096 rows a
 //          group.  Against rows of steady load: vidur's are 0.96 (A100) and 0.91 (H100) of the
 //          burst rate, SimuMax's B200 0.74.

@@ -28,7 +28,7 @@ stand_in() {
 
 new_tree() {
   rm -rf "$tree"
-  for folder in core topologies cost_models sim planner validate report cli; do
+  for folder in core topologies cost_models sim planner runtime validate report cli; do
     mkdir -p "$tree/$folder"
     touch "$tree/$folder/source.cc"
   done
@@ -36,7 +36,7 @@ new_tree() {
   cp "$source_root/mw" "$tree/mw"
 }
 
-all_packages="g++ cmake ninja-build libboost-graph-dev libeigen3-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3"
+all_packages="g++ cmake ninja-build libboost-graph-dev libeigen3-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3 libopenmpi-dev openmpi-bin"
 
 # A machine on which all is well; a case replaces what it is about.
 new_machine() {
@@ -143,7 +143,7 @@ new_machine
 rm "$scratch/bin/cmake" "$scratch/bin/ninja"
 stand_in dpkg-query <<<'printf "installed:g++ not-installed:cmake "; exit 1'
 run plan
-wanted='cmake ninja-build libboost-graph-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3'
+wanted='cmake ninja-build libboost-graph-dev libeigen3-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3 libopenmpi-dev openmpi-bin'
 expect 'not root, code' "$code" 2
 expect 'not root, stdout' "$stdout" ''
 expect 'not root, stderr' "$stderr" \
@@ -164,7 +164,7 @@ stand_in dpkg-query <<<'printf "installed:g++ not-installed:libfmt-dev "; exit 1
 stand_in id <<<'echo 0'
 stand_in apt-get <<<'[[ $* != *update* ]]'
 run plan
-wanted='libboost-graph-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3'
+wanted='libboost-graph-dev libeigen3-dev nlohmann-json3-dev libfmt-dev libcli11-dev node-d3 libopenmpi-dev openmpi-bin'
 expect 'root, code' "$code" 7
 expect 'root, stderr' "$stderr" \
 "mw: installing $wanted (log: build/install.log)...

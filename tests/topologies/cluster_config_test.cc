@@ -31,15 +31,15 @@ TEST(ClusterConfig, UnknownNameListsTheNearest) {
   EXPECT_EQ(Complaint([] { LoadCluster("dgx-h1000"); }),
             "unknown cluster \"dgx-h1000\", did you mean \"dgx-h100\"?; known: dgx-a100, "
             "dgx-a100-40gb, dgx-h100, dgx-h200, dgx-h800, dgx-b200, dgx-b300, gb200-nvl72, "
-            "gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, a100-pcie-bridge, mi300x; "
-            "or give a JSON file");
+            "gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, a100-pcie-bridge, mi300x, "
+            "local-cpu; or give a JSON file");
 }
 
 TEST(ClusterConfig, UnknownParentIsTheOnlyMistake) {
   constexpr char kKnown[] =
       "; known: dgx-a100, dgx-a100-40gb, dgx-h100, dgx-h200, dgx-h800, dgx-b200, dgx-b300, "
       "gb200-nvl72, gb300-nvl72, dgx-h100-3to1, pcie-l40s, pcie-h100, h100-nvl, "
-      "a100-pcie-bridge, mi300x";
+      "a100-pcie-bridge, mi300x, local-cpu";
   EXPECT_EQ(Complaint([] { Read<ClusterConfig>(R"({"inherit": "dgx-h1000"})"); }),
             std::string("c.json: at /inherit: unknown cluster \"dgx-h1000\", did you mean "
                         "\"dgx-h100\"?") +

@@ -217,6 +217,35 @@ ClusterConfig Mi300x() {
   return c;
 }
 
+// The machine that `run` executes on.  Its numbers are placeholders of the right order for a core
+// of a server and ranks that share memory, until they are measured on yours.
+ClusterConfig LocalCpu() {
+  using namespace literals;
+  ClusterConfig c;
+  c.name = "local-cpu";
+  c.gpu.name = "CPU-core";
+  c.gpu.peak_tf32 = 0.05_TFLOPS;  // placeholder: 2 FMA units of 8 fp32 lanes at 1.5 GHz
+  c.gpu.peak_bf16 = 0.05_TFLOPS;  // placeholder: as fp32, which it is computed in
+  c.gpu.peak_fp32 = 0.05_TFLOPS;  // placeholder: as above
+  c.gpu.hbm_bandwidth = 10_GBps;  // placeholder: a core's share of DDR4
+  c.gpu.hbm_capacity = 4_GiB;     // placeholder: a core's share of main memory
+  c.gpu.sm_count = 1;
+  c.gpu.source = "placeholders for a server's core, not measured";
+  c.gpus_per_node = 64;
+  c.domain_link = DomainLink::kNvswitch;  // main memory stands for the switch
+  c.nvlink_bandwidth = 5_GBps;            // placeholder: a copy through shared memory
+  c.nvlink_latency = Seconds(1e-6);  // placeholder: Open MPI's shared memory, half a round trip
+  c.nvswitches = 1;
+  c.sockets = 1;
+  c.gpus_per_pcie_switch = 64;
+  c.pcie_bandwidth = 5_GBps;         // placeholder: as above
+  c.pcie_latency = Seconds(0.5e-6);  // placeholder: as above
+  c.nics_per_node = 0;
+  c.fabric = Fabric::kNone;
+  c.source = "one machine whose cores are the GPUs; placeholders, to be calibrated";
+  return c;
+}
+
 }  // namespace
 
 std::span<const ClusterPreset> ClusterPresets() {
@@ -236,6 +265,7 @@ std::span<const ClusterPreset> ClusterPresets() {
       {H100NvlPairs(), {"h100-nvlink-bridge", "h100-nvl-pairs"}},
       {A100PciePairs(), {"a100-pcie", "a100-nvlink-bridge"}},
       {Mi300x(), {"mi300", "hgx-mi300x"}},
+      {LocalCpu(), {"cpu"}},
   };
   return presets;
 }

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// millwright run: a plan's training step really computed on this machine's CPUs.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <ostream>
+#include <variant>
+
+#include "cli/commands.h"
+#include "cli/job_flags.h"
+#include "cli/plan_flags.h"
+#include "core/unit_text.h"
+#include "cost_models/operators.h"
+#include "planner/feasibility.h"
+#include "planner/step_spec.h"
+#include "report/json.h"
+#include "report/run_text.h"
+#include "report/simulate_text.h"
+#include "runtime/launch.h"
+#include "runtime/verification.h"
+
+namespace millwright {
+
+#if !MILLWRIGHT_HAS_RUNTIME
+
+int RunPlanCommand(std::span<const std::string>, Console&) {
+  throw ConfigError(
+      "this program was built without Eigen (Debian: libeigen3-dev), which run computes with");
+}
+
+#else
+
+namespace {
+
+constexpr int kMostRanks = 1024;  // processes of one machine
+
+// What is to be run, or why it cannot be.
+struct RunAsked {
+  Job job;
+  std::variant<Workload, Rejection> workload = Rejection{};
+  RunOptions options{};
+  RunBackend backend = RunBackend::kMpi;
+  bool json = false;
+  std::vector<std::string> warnings;
+};
+
+// All ranks are on this machine; the reference is held by one of them.  A lower bound: of
+// activations one micro-batch a pipeline rank.
+void CheckMemory(const Workload& workload, const RunOptions& options) {
+  const double width = options.type == ElementType::kFp64 ? 8 : 4;
+  const ParallelConfig& p = workload.parallel;
+  const ModelConfig& model = workload.model;
+  const auto parameters = double(CountParameters(model).total);
+  // Weights and gradients of a rank; its shares of gradients and two moments.
+  const double replicas = 1.0 * p.data * p.context;
+  const double copies =
+      workload.schedule.directions * (p.zero == 0 ? 5 * replicas : 2 * replicas + 3);
+  Bytes needed(copies * parameters * width);
+  const LayerShape shape = ShapeOf(p, workload.training);
+  Bytes activations = SavedBytes(HeadOperators(model, shape, workload.training));
+  if (p.recompute.granularity == RecomputeGranularity::kNone) {
+    activations += double(model.num_layers) *
+                   SavedBytes(LayerOperators(model, model.layer(0), shape, workload.training));
+  }
+  // Two bytes an element there.
+  needed += double(p.tensor) * p.context * p.data * width / 2 * activations;
+  if (options.verify) needed += Bytes(4 * parameters * 8);  // weights, gradients, moments
+  const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  if (needed <= memory) return;
+  throw ConfigError(fmt::format(
+      "the ranks' weights, gradients, optimizer states and activations are at least {} together, "
+      "and this machine has {}: a run needs a model and a sequence small enough for it (--model "
+      "tiny-llama, or fewer --layers)",
+      FormatBytes(needed), FormatBytes(memory)));
+}
+
+std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& help) {
+  CommandLine line("run [JOB.json] [OPTIONS]",
+                   "Computes training steps of a plan for real, on this machine's CPUs: a process "
+                   "for each rank, the schedule's passes and the layers' operators and collectives "
+                   "as they are simulated. With --verify loss, every gradient and the weights are "
+                   "compared with a step on one rank without any parallelism. Exit code 1 where "
+                   "they differ or the plan cannot run, 4 where a rank died.");
+  JobFlags flags;
+  PlanFlags plan_flags;
+  std::optional<std::int64_t> steps, seed;
+  std::optional<ElementType> type;
+  std::optional<RunBackend> backend;
+  RunAsked asked;
+  flags.AddTo(line);
+  flags.AddRanksTo(line);
+  plan_flags.AddTo(line);
+  static constexpr std::array<EnumName<ElementType>, 2> kTypes{
+      {{ElementType::kFp64, "fp64"}, {ElementType::kFp32, "fp32"}}};
+  static constexpr std::array<EnumName<RunBackend>, 2> kBackends{
+      {{RunBackend::kMpi, "mpi"}, {RunBackend::kThreads, "threads"}}};
+  line.Section("Run");
+  line.Flag("--verify", asked.options.verify, "compare with the dense reference");
+  line.Int("--steps", steps, {1, 1'000'000}, "training steps (default: 3)");
+  line.Int("--seed", seed, {0, INT_MAX}, "of weights and tokens (default: 1)");
+  line.Enum("--dtype", type, std::span<const EnumName<ElementType>>(kTypes),
+            "what is computed in (default: fp64)");
+  line.Enum("--backend", backend, std::span<const EnumName<RunBackend>>(kBackends),
+            "ranks are processes that Open MPI joins, or threads (default: mpi)");
+  line.Section("Output");
+  line.Flag("--json", asked.json, "the answer as JSON");
+  line.Example(
+      "run --model tiny-llama --cluster local-cpu --ranks 8 --tp 2 --pp 2 --dp 2 "
+      "--global-batch 8 --seq 64 --verify");
+  line.Example("run job.json --schedule zb-h1 --dtype fp32 --backend threads");
+  if (!line.Parse(args, help)) return std::nullopt;
+  asked.job = flags.Resolve(line);
+  asked.job.parallel = plan_flags.Resolve(line, asked.job, flags.sizes_cluster());
+  asked.job.has_parallel = true;
+  line.ThrowIfProblems();
+  asked.warnings = line.warnings();
+  asked.options.steps = int(steps.value_or(3));
+  asked.options.type = type.value_or(ElementType::kFp64);
+  asked.backend = backend.value_or(RunBackend::kMpi);
+
+  const Job& job = asked.job;
+  const ParallelConfig& plan = job.parallel;
+  if (const Verdict verdict =
+          CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan)) {
+    asked.workload = *verdict;
+    return asked;
+  }
+  if (plan.gpus() > kMostRanks) {
+    throw ConfigError(
+        fmt::format("{:.0f} ranks on one machine: at most {}, with --ranks and "
+                    "smaller degrees",
+                    plan.gpus(), kMostRanks));
+  }
+  const std::int64_t micro_batches =
+      job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
+  Workload workload{.model = job.model,
+                    .training = job.training,
+                    .parallel = plan,
+                    .schedule = BuildSchedule(ScheduleOf(plan, micro_batches)),
+                    .seed = std::uint64_t(seed.value_or(1))};
+  std::string refused;
+  for (const std::string& why : WhyNotExecutable(workload)) {
+    refused += (refused.empty() ? "" : "\n") + why;
+  }
+  if (!refused.empty()) throw ConfigError(refused);
+  CheckMemory(workload, asked.options);
+  asked.workload = std::move(workload);
+  return asked;
+}
+
+// What the run says, by the one process that knows.
+int Answer(const RunAsked& asked, const RunOutcome& outcome, Console& console) {
+  const RunAnswer answer{.job = asked.job,
+                         .options = asked.options,
+                         .backend = asked.backend,
+                         .outcome = outcome,
+                         .warnings = asked.warnings};
+  console.out << (asked.json ? RunJson(answer) : RunText(answer, console.style));
+  return outcome.holds() ? 0 : 1;
+}
+
+// The program that one rank of this run is, beside this one.
+std::string RankProgram() {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
+  const std::string self(path.data(), std::size_t(std::max<ssize_t>(size, 0)));
+  return self.substr(0, self.rfind('/') + 1) + "millwright-rank";
+}
+
+}  // namespace
+
+int RunPlanCommand(std::span<const std::string> args, Console& console) {
+  const std::optional<RunAsked> asked = Ask(args, console.out);
+  if (!asked) return 0;
+  for (const std::string& warning : asked->warnings) {
+    console.err << "millwright: warning: " << warning << '\n';
+  }
+  if (const auto* rejection = std::get_if<Rejection>(&asked->workload)) {
+    if (asked->json) {
+      console.out << RejectedEstimateJson(asked->job, *rejection, asked->warnings);
+    } else {
+      console.out << CannotRunText(asked->job, *rejection, console.style);
+    }
+    return 1;
+  }
+  const Workload& workload = std::get<Workload>(asked->workload);
+  if (asked->backend == RunBackend::kThreads) {
+    RunOutcome outcome;
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      RunOutcome own = RunSteps(workload, asked->options, communicator);
+      if (communicator.rank() == 0) outcome = std::move(own);
+    });
+    return Answer(*asked, outcome, console);
+  }
+  const std::string program = RankProgram();
+  std::vector<std::string> words(args.begin(), args.end());
+  if (access(program.c_str(), X_OK) != 0) {
+    throw ConfigError(
+        "this program was built without MPI (Debian: libopenmpi-dev); --backend threads runs the "
+        "ranks as threads of one process");
+  }
+  if (UnderMpirun()) {
+    // One of the ranks already.
+    words.insert(words.begin(), program);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    execv(program.c_str(), argv.data());
+    throw ConfigError(fmt::format("cannot start {}", program));
+  }
+  setenv("COLUMNS", std::to_string(console.style.width).c_str(), 1);
+  const LaunchOutcome outcome = LaunchRanks(program, words, workload.ranks());
+  console.out << outcome.out;
+  for (const std::string& message : outcome.messages) {
+    console.err << "millwright: " << message << '\n';
+  }
+  return outcome.code;
+}
+
+int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator) {
+  const std::optional<RunAsked> asked = Ask(args, console.out);
+  if (!asked) return 0;
+  const auto* workload = std::get_if<Workload>(&asked->workload);
+  if (workload == nullptr) throw ConfigError(std::get<Rejection>(asked->workload).detail);
+  if (communicator.size() != workload->ranks()) {
+    throw ConfigError(fmt::format("the plan has {} ranks, and mpirun started {}", workload->ranks(),
+                                  communicator.size()));
+  }
+  const RunOutcome outcome = RunSteps(*workload, asked->options, communicator);
+  return communicator.rank() == 0 ? Answer(*asked, outcome, console) : 0;
+}
+#endif
+
+}  // namespace millwright

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/run_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/unit_text.h"
+#include "report/estimate_text.h"
+
+namespace millwright {
+namespace {
+
+std::string Sentence(const RunAnswer& answer) {
+  const RunOutcome& outcome = answer.outcome;
+  const ParallelConfig& plan = answer.job.parallel;
+  std::string text = fmt::format(
+      "Executed {} under {} on {} {} in {}: {}, loss {:.6f}", ShortName(plan),
+      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"),
+      answer.backend == RunBackend::kMpi ? "(MPI)" : "(threads)", Name(answer.options.type),
+      Counted(answer.options.steps, "step"), outcome.losses.front());
+  if (outcome.losses.size() > 1) text += fmt::format(" to {:.6f}", outcome.losses.back());
+  text += fmt::format(", {} a step.", FormatSeconds(outcome.seconds.back()));
+  if (!answer.options.verify) return text + " Not verified (--verify).";
+  return text + (outcome.holds() ? " Equal to the dense reference on one rank."
+                                 : " NOT EQUAL to the dense reference on one rank.");
+}
+
+std::string AgreementTable(const RunOutcome& outcome, const Style& style) {
+  TextTable table;
+  table.Column("Compared", Align::kLeft);
+  table.Column("tensors");
+  table.Column("elements");
+  table.Column("max|a-b|/max|b|");
+  table.Column("limit");
+  table.Column("");
+  table.Column("worst", Align::kLeft);
+  for (const Agreement& agreement : outcome.agreements) {
+    table.Row({agreement.what, FormatInteger(agreement.compared), FormatInteger(agreement.elements),
+               fmt::format("{:.1e}", agreement.error), fmt::format("{:.0e}", agreement.limit),
+               agreement.holds() ? "ok" : "WRONG", agreement.worst});
+  }
+  return table.Text(style);
+}
+
+std::string SentTable(const RunOutcome& outcome, const Style& style) {
+  TextTable table;
+  table.Column("Sent in a step, by all ranks", Align::kLeft);
+  table.Column("kind", Align::kLeft);
+  table.Column("calls");
+  table.Column("bytes");
+  for (const SentBytes& sent : outcome.sent) {
+    table.Row({sent.name, std::string(Name(sent.kind)), FormatInteger(sent.calls),
+               FormatPayload(Bytes(double(sent.bytes)))});
+  }
+  return table.Text(style);
+}
+
+std::string RanksTable(const RunOutcome& outcome, const Style& style) {
+  constexpr std::size_t kMost = 16;
+  TextTable table;
+  table.Column("Rank");
+  table.Column("sent");
+  table.Column("in operators");
+  table.Column("step");
+  for (std::size_t i = 0; i < std::min(outcome.ranks.size(), kMost); ++i) {
+    const RankOfRun& rank = outcome.ranks[i];
+    table.Row({std::to_string(rank.rank), FormatPayload(Bytes(double(rank.sent))),
+               FormatSeconds(rank.busy), FormatSeconds(rank.step)});
+  }
+  std::string text = table.Text(style);
+  if (outcome.ranks.size() > kMost) {
+    text += fmt::format("  and {} more ranks\n", outcome.ranks.size() - kMost);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string RunText(const RunAnswer& answer, const Style& style) {
+  std::string text = Bold(Wrapped(Sentence(answer), style.width, 0), style) + "\n\n" +
+                     QuestionText(answer.job, style);
+  if (answer.options.verify) text += "\n" + AgreementTable(answer.outcome, style);
+  if (!answer.outcome.sent.empty()) text += "\n" + SentTable(answer.outcome, style);
+  return text + "\n" + RanksTable(answer.outcome, style);
+}
+
+}  // namespace millwright

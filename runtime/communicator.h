@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How ranks that execute a step reach each other: messages, and nothing more.
+//
+// Collectives are made of messages in runtime/exchange, by the transfers of sim/collectives that
+// are also simulated, so that a new way to send is these two functions.  There are two: threads of
+// one process (below) and MPI (runtime/mpi_communicator.h).
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace millwright {
+
+// Another rank failed, and what it said.  Exit code 3.
+struct RankFailure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Returns at once; the message is copied.
+  virtual void Send(int to, int tag, std::span<const std::byte> message) = 0;
+  // Waits for the next message of that sender and tag, which has this size.
+  virtual void Receive(int from, int tag, std::span<std::byte> message) = 0;
+};
+
+// Runs `body` as `ranks` ranks, each a thread.  The first exception of one of them ends the wait
+// of all others, and is thrown again here.
+void RunThreads(int ranks, const std::function<void(Communicator&)>& body);
+
+}  // namespace millwright

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/verification.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "core/check.h"
+#include "runtime/execution.h"
+#include "runtime/reference.h"
+
+namespace millwright {
+namespace {
+
+// max|a - b| / max|b|: what 64-bit and 32-bit arithmetic in another order may be off.
+constexpr double kLimit64 = 1e-10;
+constexpr double kLimit32 = 1e-4;
+
+constexpr int kReportTag = 1 << 30;  // above every tag of a step
+
+void SendText(Communicator& communicator, int to, const std::string& text) {
+  const std::uint64_t size = text.size();
+  communicator.Send(to, kReportTag, std::as_bytes(std::span(&size, 1)));
+  communicator.Send(to, kReportTag, std::as_bytes(std::span(text)));
+}
+
+std::string ReceiveText(Communicator& communicator, int from) {
+  std::uint64_t size = 0;
+  communicator.Receive(from, kReportTag, std::as_writable_bytes(std::span(&size, 1)));
+  std::string text(size, '\0');
+  communicator.Receive(from, kReportTag, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+// Part of a tensor as one message: layer, which weight of it, first element, values.
+using Message = std::vector<double>;
+
+template <class T>
+std::vector<Message> MessagesOf(const Workload& workload, const Execution<T>& execution,
+                                bool gradients) {
+  std::vector<Message> messages;
+  execution.ForEachTensor([&](const TensorPart& part, std::int64_t first,
+                              std::span<const T> weights, std::span<const T> of_gradients) {
+    const std::vector<Weight> all = WeightsOf(workload.model, part.name.layer);
+    const auto index =
+        std::find_if(all.begin(), all.end(),
+                     [&](const Weight& weight) { return weight.name == part.name.weight; }) -
+        all.begin();
+    const std::span<const T> values = gradients ? of_gradients : weights;
+    Message message{double(part.name.layer), double(index), double(first)};
+    message.insert(message.end(), values.begin(), values.end());
+    messages.push_back(std::move(message));
+  });
+  return messages;
+}
+
+// What has come in of a tensor, and how far it is from the reference.
+struct Arrived {
+  std::vector<char> there;
+  double off = 0;
+};
+
+class TensorComparison {
+ public:
+  TensorComparison(const Workload& workload, const Reference::Tensors& reference)
+      : workload_(workload), reference_(reference) {
+    for (const auto& [name, values] : reference) {
+      arrived_[name].there.assign(values.size(), char(0));
+    }
+  }
+
+  void Take(int rank, const Message& message) {
+    const int layer = int(message[0]);
+    const TensorPart part = PartsOf(workload_, layer, PlaceOf(workload_.parallel, rank).tensor)
+                                .at(std::size_t(message[1]));
+    Arrived& arrived = arrived_.at(part.name);
+    const std::vector<double>& reference = reference_.at(part.name);
+    for (std::size_t i = 3; i < message.size(); ++i) {
+      const std::int64_t element = std::int64_t(message[2]) + std::int64_t(i) - 3;
+      const std::int64_t row = part.global_row(element / part.cols);
+      const std::int64_t col = part.first_col + element % part.cols;
+      double expected = 0;  // of padding
+      if (row < part.whole.rows) {
+        const auto at = std::size_t(row * part.whole.cols + col);
+        expected = reference[at];
+        arrived.there[at] = 1;
+      }
+      const double off = std::abs(message[i] - expected);
+      arrived.off = off <= arrived.off   ? arrived.off
+                    : std::isfinite(off) ? off
+                                         : std::numeric_limits<double>::infinity();
+    }
+  }
+
+  Agreement Result(std::string what, double limit) const {
+    Agreement result{.what = std::move(what), .limit = limit};
+    for (const auto& [name, arrived] : arrived_) {
+      const std::vector<double>& reference = reference_.at(name);
+      double largest = 0;
+      for (double value : reference) largest = std::max(largest, std::abs(value));
+      double error = largest > 0 ? arrived.off / largest : arrived.off;
+      if (std::count(arrived.there.begin(), arrived.there.end(), char(0)) > 0) {
+        error = std::numeric_limits<double>::infinity();
+      }
+      if (result.compared == 0 || error > result.error) {
+        result.error = error;
+        result.worst = Text(name, workload_.model);
+      }
+      ++result.compared;
+      result.elements += std::int64_t(reference.size());
+    }
+    return result;
+  }
+
+ private:
+  const Workload& workload_;
+  const Reference::Tensors& reference_;
+  std::map<TensorName, Arrived> arrived_;
+};
+
+// Rank 0: of all ranks against the reference; others send theirs.
+template <class T>
+void Compare(const Workload& workload, const Execution<T>& execution, bool gradients,
+             const Reference* reference, double limit, Communicator& communicator,
+             RunOutcome& outcome) {
+  const std::vector<Message> own = MessagesOf(workload, execution, gradients);
+  if (communicator.rank() != 0) {
+    const std::uint64_t count = own.size();
+    communicator.Send(0, kReportTag, std::as_bytes(std::span(&count, 1)));
+    for (const Message& message : own) {
+      const std::uint64_t size = message.size();
+      communicator.Send(0, kReportTag, std::as_bytes(std::span(&size, 1)));
+      communicator.Send(0, kReportTag, std::as_bytes(std::span(message)));
+    }
+    return;
+  }
+  TensorComparison comparison(workload, gradients ? reference->gradients() : reference->weights());
+  for (const Message& message : own) comparison.Take(0, message);
+  for (int rank = 1; rank < communicator.size(); ++rank) {
+    std::uint64_t count = 0, size = 0;
+    communicator.Receive(rank, kReportTag, std::as_writable_bytes(std::span(&count, 1)));
+    for (std::uint64_t i = 0; i < count; ++i) {
+      communicator.Receive(rank, kReportTag, std::as_writable_bytes(std::span(&size, 1)));
+      Message message(size);
+      communicator.Receive(rank, kReportTag, std::as_writable_bytes(std::span(message)));
+      comparison.Take(rank, message);
+    }
+  }
+  outcome.agreements.push_back(comparison.Result(gradients ? "gradients" : "weights", limit));
+}
+
+void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
+  Workload copy = workload;
+  std::string text = WriteConfig([&](ConfigIo& io) {
+    io.Object("model", "", [&] { Fields(io, copy.model); });
+    io.Object("training", "", [&] { Fields(io, copy.training); });
+    io.Object("parallel", "", [&] { Fields(io, copy.parallel); });
+  });
+  text +=
+      fmt::format("{} {} {}", workload.schedule.name, workload.schedule.passes(), workload.seed);
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (char c : text) hash = (hash ^ std::uint64_t(static_cast<unsigned char>(c))) * 0x100000001b3;
+  const double value = double(hash >> 12);  // exact
+  std::vector<double> both{value, -value};
+  exchange.AllReduce("job", {.first = 0, .stride = 1, .ranks = workload.ranks()}, std::span(both),
+                     Exchange::Reduction::kMaximum);
+  if (both[0] != -both[1]) throw ConfigError("the ranks were given different jobs");
+}
+
+// Calls of a step by name and kind, as lines; rank 0 adds up those of all ranks.
+void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
+                 Communicator& communicator, RunOutcome& outcome) {
+  std::vector<SentBytes> sums;
+  const auto add = [](std::vector<SentBytes>& to, const SentBytes& one) {
+    const auto known = std::find_if(to.begin(), to.end(), [&](const SentBytes& sum) {
+      return sum.name == one.name && sum.kind == one.kind;
+    });
+    SentBytes& sum = known != to.end() ? *known : to.emplace_back(one.name, one.kind, 0, 0);
+    sum.calls += one.calls;
+    sum.bytes += one.bytes;
+  };
+  for (const ExecutedCall& call : calls) {
+    if (call.ranks == 1 && call.kind != CollectiveKind::kSendRecv) continue;
+    add(sums, {std::string(call.name), call.kind, 1, call.sent_bytes});
+  }
+  std::string text = fmt::format("{} {} {}\n", own.sent, own.busy.value, own.step.value);
+  for (const SentBytes& sum : sums) {
+    text += fmt::format("{} {} {} {}\n", int(sum.kind), sum.calls, sum.bytes, sum.name);
+  }
+  if (communicator.rank() != 0) {
+    SendText(communicator, 0, text);
+    return;
+  }
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank));
+    RankOfRun& of_rank = outcome.ranks.emplace_back(RankOfRun{.rank = rank});
+    lines >> of_rank.sent >> of_rank.busy.value >> of_rank.step.value;
+    for (int kind = 0; lines >> kind;) {
+      SentBytes one{.kind = CollectiveKind(kind)};
+      lines >> one.calls >> one.bytes >> std::ws;
+      std::getline(lines, one.name);
+      add(outcome.sent, one);
+    }
+  }
+}
+
+template <class T>
+RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
+                    Communicator& communicator) {
+  const bool single = options.type == ElementType::kFp32;
+  const double limit = single ? kLimit32 : kLimit64;
+  const bool compares = options.verify && communicator.rank() == 0;
+  Exchange exchange(communicator);
+  const RankGroup everyone{.first = 0, .stride = 1, .ranks = workload.ranks()};
+  CheckSameWorkload(workload, exchange);
+  Execution<T> execution(workload, communicator);
+  std::optional<Reference> reference;
+  if (compares) reference.emplace(workload, single);
+  const Reference* of_reference = reference ? &*reference : nullptr;
+
+  RunOutcome outcome;
+  Agreement losses{.what = "loss", .worst = {}, .limit = limit};
+  RankOfRun own{.rank = communicator.rank()};
+  for (int step = 0; step < options.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    outcome.losses.push_back(execution.ComputeGradients(step));
+    const std::vector<ExecutedCall> calls = execution.calls();
+    const auto pause = std::chrono::steady_clock::now();
+    double expected = 0;
+    if (compares) expected = reference->ComputeGradients(step);
+    if (options.verify && step == 0) {
+      Compare(workload, execution, true, of_reference, limit, communicator, outcome);
+    }
+    if (compares) {
+      const double error = std::abs(outcome.losses.back() - expected) / std::abs(expected);
+      if (losses.compared == 0 || !(error <= losses.error)) {
+        losses.error = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+        losses.worst = fmt::format("step {}", step + 1);
+      }
+      ++losses.compared;
+      ++losses.elements;
+      reference->Update(options.adam);
+    }
+    if (options.verify) {
+      // Or the others' update would be timed with their wait for rank 0's reference.
+      double ready = 0;
+      exchange.AllReduce("ready", everyone, std::span(&ready, 1));
+    }
+    const auto go_on = std::chrono::steady_clock::now();
+    execution.Update(options.adam);
+    const auto end = std::chrono::steady_clock::now();
+    own.step = Seconds(std::chrono::duration<double>((pause - start) + (end - go_on)).count());
+    double slowest = own.step.value;
+    exchange.AllReduce("step time", everyone, std::span(&slowest, 1),
+                       Exchange::Reduction::kMaximum);
+    outcome.seconds.emplace_back(slowest);
+  }
+  own.sent = 0;
+  for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
+  for (const ExecutedOperator& op : execution.operators()) own.busy += op.end - op.start;
+  CollectSent(execution.calls(), own, communicator, outcome);
+  if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
+  // In single precision Adam turns the sign of a gradient near zero into a whole step.
+  if (options.verify && !single) {
+    Compare(workload, execution, false, of_reference, limit, communicator, outcome);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
+                    Communicator& communicator) {
+  switch (options.type) {
+    case ElementType::kFp64:
+      return RunTyped<double>(workload, options, communicator);
+    case ElementType::kFp32:
+      return RunTyped<float>(workload, options, communicator);
+  }
+  return {};
+}
+
+}  // namespace millwright

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A few training steps executed, and held against the dense reference.
+//
+// Every rank computes its part; rank 0 runs runtime/reference on the same workload, gets every
+// rank's gradients of the first step and weights after the last, and compares element by element:
+// of each tensor max|a - b| / max|b|, b being the reference.  An element that no rank sent, or that
+// is not a number, is an error of infinity.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "runtime/communicator.h"
+#include "runtime/exchange.h"
+#include "runtime/workload.h"
+
+namespace millwright {
+
+enum class ElementType { kFp64, kFp32 };
+inline std::string_view Name(ElementType type) {
+  return type == ElementType::kFp64 ? "fp64" : "fp32";
+}
+
+struct RunOptions {
+  ElementType type = ElementType::kFp64;
+  int steps = 1;
+  bool verify = false;
+  Adam adam{};
+};
+
+// Of one kind of quantity, the tensor that is furthest off.
+struct Agreement {
+  std::string what;   // "loss", "gradients", "weights"
+  std::string worst;  // tensor, or step of the loss
+  int compared = 0;   // tensors or losses
+  std::int64_t elements = 0;
+  double error = 0;
+  double limit = 0;
+  bool holds() const { return error <= limit; }
+};
+
+// Bytes that a rank sent in a step, by what the program calls them in its lists.
+struct SentBytes {
+  std::string name;
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  int calls = 0;
+  std::int64_t bytes = 0;
+};
+
+struct RankOfRun {
+  int rank = 0;
+  std::int64_t sent = 0;  // bytes of the last step
+  Seconds busy;           // in operators, collectives and their waiting included
+  Seconds step;           // the last
+};
+
+// What rank 0 knows at the end; on other ranks only `losses` is filled in.
+struct RunOutcome {
+  std::vector<double> losses;
+  std::vector<Seconds> seconds;  // of each step, on the slowest rank
+  std::vector<SentBytes> sent;   // by all ranks in the last step
+  std::vector<RankOfRun> ranks;
+  std::vector<Agreement> agreements;
+  bool holds() const {
+    return std::all_of(agreements.begin(), agreements.end(),
+                       [](const Agreement& agreement) { return agreement.holds(); });
+  }
+};
+
+// Every rank calls it with the same workload and options; ConfigError where they differ.
+RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
+                    Communicator& communicator);
+
+}  // namespace millwright

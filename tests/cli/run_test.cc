@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/run_command.h"
+
+namespace millwright {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+// 2 layers of 16 hidden elements on 4 heads; threads, so that nothing outside this process is
+// asked.
+const std::string kShape =
+    "run --layers 2 --hidden 16 --heads 4 --kv-heads 2 --ffn 24 --vocab 301 --swiglu --rms-norm "
+    "--rope --untied --no-bias --no-dropout --cluster local-cpu --global-batch 4 --seq 16 "
+    "--backend threads ";
+
+TEST(Run, SaysWhatItComparedAndSent) {
+  const Outcome outcome = RunCommand(kShape + "--ranks 4 --tp 2 --pp 2 --verify");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out,
+              HasSubstr("Executed tp2 sp cp1 pp2 vpp1 dp1 mbs1 zero1 under 1f1b on 4 ranks "
+                        "(threads) in fp64:"));
+  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference on one rank."));
+  for (const char* row : {"\nloss ", "\ngradients ", "\nweights ", "\nqkv gather ", "\nsend "}) {
+    EXPECT_THAT(outcome.out, HasSubstr(row));
+  }
+}
+
+TEST(Run, JsonHasTheSameBytesButForTiming) {
+  const std::string line = kShape + "--ranks 4 --tp 2 --dp 2 --zero 2 --verify --json --steps 2";
+  const Outcome first = RunCommand(line), second = RunCommand(line);
+  ASSERT_EQ(first.code, 0) << first.err;
+  Json a = Json::parse(first.out), b = Json::parse(second.out);
+  EXPECT_EQ(a["timing"]["step_s"].size(), 2U);
+  EXPECT_EQ(a["timing"]["ranks"].size(), 4U);
+  a.erase("timing");
+  b.erase("timing");
+  EXPECT_EQ(a.dump(), b.dump());
+  EXPECT_EQ(a["holds"], true);
+  EXPECT_EQ(a["losses"].size(), 2U);
+  ASSERT_EQ(a["compared"].size(), 3U);
+  // Embedding, two layers of 7 weights, final norm, head.
+  EXPECT_EQ(a["compared"][1]["tensors"], 17);
+  // Every rank gathers a layer's input for q, k and v once a micro-batch: 2 layers, 2 micro-batches
+  // of each of 2 data ranks, 4 ranks.  A gather sends the half of 16 x 16 doubles: 1 KiB.
+  for (const Json& sent : a["sent"]) {
+    if (sent["call"] != "qkv gather" || sent["kind"] != "all-gather") continue;
+    EXPECT_EQ(sent["calls"], 16);
+    EXPECT_EQ(sent["bytes"], 16 * 1024);
+  }
+}
+
+TEST(Run, OneSeedIsOneRun) {
+  const auto loss = [](const std::string& flags) {
+    return Json::parse(RunCommand(kShape + "--ranks 1 --json --steps 1 " + flags).out)["losses"][0];
+  };
+  EXPECT_EQ(loss("--seed 7"), loss("--seed 7"));
+  EXPECT_NE(loss("--seed 7"), loss("--seed 8"));
+}
+
+TEST(Run, RefusesByNameWhatItCannotExecute) {
+  const Outcome outcome = RunCommand(
+      "run --layers 2 --hidden 16 --heads 4 --cluster local-cpu --ranks 1 --global-batch 4 "
+      "--seq 16 --backend threads");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "millwright: run does not execute LayerNorm yet\n"
+            "millwright: run does not execute learned positions yet\n"
+            "millwright: run does not execute a head tied to the embedding yet\n"
+            "millwright: run does not execute dropout yet\n");
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Run, APlanThatCannotRunIsAnAnswer) {
+  const Outcome outcome = RunCommand(kShape + "--ranks 8 --tp 8");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("cannot run: 4 attention heads are not divisible by tp 8."));
+}
+
+TEST(Run, AModelThatDoesNotFitTheMachineIsRefused) {
+  const Outcome outcome = RunCommand(
+      "run --model llama-3.1-405b --cluster dgx-h100 --nodes 2 --global-batch 16 --seq 64 --tp 8 "
+      "--backend threads");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("the ranks' weights, gradients, optimizer states and "
+                                     "activations are at least "));
+  // And a sequence that does not.
+  EXPECT_EQ(RunCommand("run --model tiny-llama --cluster local-cpu --ranks 1 --global-batch 1 "
+                       "--seq 900000000 --backend threads")
+                .code,
+            2);
+}
+
+}  // namespace
+}  // namespace millwright

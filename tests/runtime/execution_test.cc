@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every way to cut a step against the step that is not cut: loss, each gradient, and in double the
+// weights after three steps of Adam.
+#include "runtime/execution.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "runtime/verification.h"
+#include "tests/runtime/tiny_workload.h"
+
+namespace millwright {
+namespace {
+
+RunOutcome RunInThreads(const Workload& workload, const RunOptions& options) {
+  RunOutcome outcome;
+  RunThreads(workload.ranks(), [&](Communicator& communicator) {
+    RunOutcome own = RunSteps(workload, options, communicator);
+    if (communicator.rank() == 0) outcome = std::move(own);
+  });
+  return outcome;
+}
+
+void ExpectAgreement(const Workload& workload, ElementType type = ElementType::kFp64) {
+  SCOPED_TRACE(
+      fmt::format("{} {} {}", ShortName(workload.parallel), workload.schedule.name, Name(type)));
+  ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
+  const bool fp64 = type == ElementType::kFp64;
+  const RunOutcome outcome =
+      RunInThreads(workload, {.type = type, .steps = fp64 ? 3 : 1, .verify = true});
+  ASSERT_EQ(outcome.agreements.size(), fp64 ? 3U : 2U);
+  for (const Agreement& agreement : outcome.agreements) {
+    EXPECT_TRUE(agreement.holds())
+        << agreement.what << ": " << agreement.worst << " is off by " << agreement.error;
+  }
+  // Losses of three steps; of gradients and weights every tensor of the model.
+  EXPECT_EQ(outcome.agreements[0].compared, fp64 ? 3 : 1);
+  const int weights = int(LayerWeights(workload.model, {}).size());
+  EXPECT_EQ(outcome.agreements[1].compared, 3 + workload.model.num_layers * weights);
+}
+
+TEST(Execution, OneRank) {
+  ExpectAgreement(TinyWorkload(TinyModel(), {}));
+  ExpectAgreement(TinyWorkload(WithBiases(TinyModel()), {.micro_batch_size = 2}));
+  ExpectAgreement(TinyWorkload(TinyModel(), {}), ElementType::kFp32);
+}
+
+TEST(Execution, EveryActivation) {
+  for (Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kRelu, Activation::kSquaredRelu}) {
+    for (bool gated : {false, true}) {
+      ModelConfig model = WithLayers(TinyModel(), 1);
+      model.activation = activation;
+      model.gated_linear_unit = gated;
+      ExpectAgreement(TinyWorkload(model, {.tensor = 2}));
+    }
+  }
+}
+
+// 4 ranks for 2 KV heads: each head is on two of them.
+TEST(Execution, TensorAndSequenceParallel) {
+  for (const ModelConfig& model : {TinyModel(), WithBiases(TinyModel())}) {
+    for (int tensor : {2, 4, 8}) {
+      for (bool sequence_parallel : {false, true}) {
+        ExpectAgreement(TinyWorkload(WithLayers(model, 2),
+                                     {.tensor = tensor, .sequence_parallel = sequence_parallel}));
+      }
+    }
+  }
+  ExpectAgreement(TinyWorkload(TinyModel(), {.tensor = 4, .sequence_parallel = true}),
+                  ElementType::kFp32);
+}
+
+TEST(Execution, ContextParallel) {
+  for (ContextParallelKind kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+    for (int context : {2, 4}) {
+      ExpectAgreement(
+          TinyWorkload(WithLayers(TinyModel(), 2), {.context = context, .context_kind = kind}));
+    }
+    ExpectAgreement(TinyWorkload(WithBiases(WithLayers(TinyModel(), 2)), {.tensor = 2,
+                                                                          .sequence_parallel = true,
+                                                                          .context = 2,
+                                                                          .context_kind = kind,
+                                                                          .micro_batch_size = 2}));
+  }
+}
+
+// Two ZeRO stages for each schedule, in turn, so that each stage meets half of the schedules.
+TEST(Execution, EveryScheduleAndZeroStage) {
+  int index = 0;
+  for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
+    const bool chosen =
+        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
+    ParallelConfig parallel{
+        .pipeline = 4, .virtual_stages = chosen ? 2 : 1, .zero = 1, .schedule = name.value};
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8, 4));
+    parallel.pipeline = parallel.data = 2;
+    for (int zero : {index % 4, (index + 2) % 4}) {
+      parallel.zero = zero;
+      ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), parallel, 16, 4));
+    }
+    ++index;
+  }
+}
+
+TEST(Execution, UnevenStagesAndDataRanks) {
+  // 5 layers over 3 ranks, buckets that 3 data ranks cut unevenly.
+  for (int zero : {0, 1, 2, 3}) {
+    ExpectAgreement(
+        TinyWorkload(WithLayers(TinyModel(), 5), {.pipeline = 3, .data = 3, .zero = zero}, 9, 4));
+  }
+}
+
+// Embedding and head as stages of their own: 4 layers in 6 stages.
+TEST(Execution, StagesWithoutLayers) {
+  ExpectAgreement(TinyWorkload(
+      TinyModel(),
+      {.pipeline = 2, .virtual_stages = 3, .data = 2, .schedule = ScheduleKind::kInterleaved}, 8,
+      4));
+}
+
+TEST(Execution, FullRecomputation) {
+  for (int layers : {0, 1}) {
+    ExpectAgreement(TinyWorkload(
+        TinyModel(),
+        {.tensor = 2,
+         .sequence_parallel = true,
+         .pipeline = 2,
+         .zero = 3,
+         .recompute = {.granularity = RecomputeGranularity::kFull, .full_layers = layers},
+         .schedule = ScheduleKind::kZbH1}));
+  }
+}
+
+TEST(Execution, SelectiveRecomputation) {
+  using Module = RecomputeModule;
+  for (const std::vector<Module>& modules :
+       {std::vector{Module::kCoreAttn}, std::vector{Module::kMlp}, std::vector{Module::kLayerNorm},
+        std::vector{Module::kCoreAttn, Module::kMlp, Module::kLayerNorm}}) {
+    const Recompute recompute{.granularity = RecomputeGranularity::kSelective, .modules = modules};
+    ExpectAgreement(TinyWorkload(WithBiases(TinyModel()), {.recompute = recompute}));
+    for (bool sequence_parallel : {false, true}) {
+      ExpectAgreement(TinyWorkload(TinyModel(), {.tensor = 2,
+                                                 .sequence_parallel = sequence_parallel,
+                                                 .context = 2,
+                                                 .pipeline = 2,
+                                                 .recompute = recompute,
+                                                 .schedule = ScheduleKind::kZbH1}));
+    }
+  }
+}
+
+TEST(Execution, EveryDimensionAtOnce) {
+  for (ContextParallelKind kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+    for (int zero : {1, 3}) {
+      ExpectAgreement(TinyWorkload(WithBiases(TinyModel()),
+                                   {.tensor = 2,
+                                    .sequence_parallel = true,
+                                    .context = 2,
+                                    .context_kind = kind,
+                                    .pipeline = 2,
+                                    .data = 2,
+                                    .zero = zero,
+                                    .schedule = ScheduleKind::kDualPipe},
+                                   8));
+    }
+  }
+}
+
+// The passes of the schedule, in its order, each with the operators of the lists in theirs.
+TEST(Execution, OrderIsThatOfTheSchedule) {
+  const Workload workload =
+      TinyWorkload(TinyModel(), {.tensor = 2, .pipeline = 2, .schedule = ScheduleKind::kZbH1});
+  const LayerShape shape = ShapeOf(workload.parallel, workload.training);
+  std::mutex mutex;
+  RunThreads(workload.ranks(), [&](Communicator& communicator) {
+    Execution<double> execution(workload, communicator);
+    execution.ComputeGradients(0);
+    const int pipeline = PlaceOf(workload.parallel, communicator.rank()).pipeline;
+    std::vector<std::string> expected;
+    for (const Pass& pass : workload.schedule.orders[std::size_t(pipeline)]) {
+      std::vector<std::string> operators;
+      const auto add = [&](const std::vector<Operator>& list) {
+        for (const Operator& op : list) {
+          if (op.kind == OperatorKind::kHost) continue;
+          operators.push_back(fmt::format("{} {} {}", int(pass.kind), pass.micro_batch, op.name));
+        }
+      };
+      const auto& model = workload.model;
+      if (pass.stage == 0) add(EmbeddingOperators(model, shape, workload.training));
+      for (int layer = 0; layer < 2; ++layer) {
+        add(LayerOperators(model, model.layer(0), shape, workload.training));
+      }
+      if (pass.stage == 1) add(HeadOperators(model, shape, workload.training));
+      if (pass.kind != PassKind::kForward) std::reverse(operators.begin(), operators.end());
+      expected.insert(expected.end(), operators.begin(), operators.end());
+    }
+    std::vector<std::string> executed;
+    Seconds last;
+    bool in_order = true;
+    for (const ExecutedOperator& op : execution.operators()) {
+      executed.push_back(fmt::format("{} {} {}", int(op.pass), op.micro_batch, op.name));
+      in_order = in_order && op.start >= last && op.end >= op.start;
+      last = op.end;
+    }
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(executed, expected);
+    EXPECT_TRUE(in_order);
+  });
+}
+
+TEST(Execution, SameBytesEveryTime) {
+  const Workload workload =
+      TinyWorkload(TinyModel(), {.tensor = 2, .sequence_parallel = true, .pipeline = 2, .data = 2});
+  const RunOutcome first = RunInThreads(workload, {.steps = 2});
+  const RunOutcome second = RunInThreads(workload, {.steps = 2});
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_LT(first.losses[1], first.losses[0] + 1);
+}
+
+TEST(Execution, WhatIsNotBuiltIsRefusedByName) {
+  Workload workload = TinyWorkload(TinyModel(), {});
+  workload.model.tied_embeddings = true;
+  workload.model.normalization = Normalization::kLayerNorm;
+  workload.parallel.zero_shard = 2;
+  EXPECT_EQ(WhyNotExecutable(workload),
+            (std::vector<std::string>{
+                "run does not execute LayerNorm yet",
+                "run does not execute a head tied to the embedding yet",
+                "run does not execute ZeRO over a part of the data-parallel ranks (--zero-shard) "
+                "yet"}));
+}
+
+// A rank that fails must not leave the others waiting for it.
+TEST(Execution, AFailingRankEndsAll) {
+  try {
+    RunThreads(4, [](Communicator& communicator) {
+      if (communicator.rank() == 2) throw ConfigError("rank 2 has had enough");
+      std::byte nothing{};
+      communicator.Receive(2, 0, std::span(&nothing, 1));
+    });
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "rank 2 has had enough");
+  }
+}
+
+TEST(Execution, DifferentJobsOnRanksAreFound) {
+  const Workload workload = TinyWorkload(TinyModel(), {.data = 2});
+  Workload other = workload;
+  other.training.seq_length = 32;
+  try {
+    RunThreads(2, [&](Communicator& communicator) {
+      RunSteps(communicator.rank() == 0 ? workload : other, {}, communicator);
+    });
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "the ranks were given different jobs");
+  }
+}
+
+}  // namespace
+}  // namespace millwright

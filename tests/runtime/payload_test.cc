@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a rank really sends against what the simulated step charges it: call by call the name, kind,
+// group and payload, in a step.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "planner/estimator.h"
+#include "runtime/execution.h"
+#include "tests/runtime/tiny_workload.h"
+
+namespace millwright {
+namespace {
+
+// By name, kind and group: bytes as the cost models count them.
+using Payloads = std::map<std::string, double>;
+
+std::string Key(std::string_view name, CollectiveKind kind, int stride, int ranks) {
+  return fmt::format("{}: {} of {} ranks, {} apart", name, Name(kind), ranks, stride);
+}
+
+// What the step's passes on a pipeline rank and its data parallelism come to.
+Payloads Charged(const StepSpec& spec, int rank) {
+  Payloads sum;
+  const PipelineSchedule& schedule = spec.schedule;
+  const auto pieces = [&](const std::vector<Piece>& of) {
+    for (const Piece& piece : of) {
+      const Communication& c = piece.communication;
+      if (c.any()) sum[Key(piece.label, c.kind, c.stride, c.ranks)] += c.payload.value;
+    }
+  };
+  const auto calls = [&](const char* name, const DataCalls& of) {
+    for (const DataCall& call : of.calls) {
+      const Communication& c = call.communication;
+      if (call.duration.value > 0) sum[Key(name, c.kind, c.stride, c.ranks)] += c.payload.value;
+    }
+  };
+  const auto parts_of = [&](int stage) {
+    std::vector<const LayerPasses*> parts;
+    if (schedule.first_of_direction(stage)) parts.push_back(&spec.embedding);
+    for (int kind : spec.layers_of_stage[std::size_t(stage)]) {
+      parts.push_back(&spec.kinds[std::size_t(kind)]);
+    }
+    if (schedule.last_of_direction(stage)) parts.push_back(&spec.head);
+    return parts;
+  };
+  const auto send = [&](int from, int to) {
+    if (schedule.rank_of_stage[std::size_t(from)] == schedule.rank_of_stage[std::size_t(to)])
+      return;
+    sum[Key("send", CollectiveKind::kSendRecv, 1, 1)] += spec.transfer_payload.value;
+  };
+  for (const Pass& pass : schedule.orders[std::size_t(rank)]) {
+    for (const LayerPasses* part : parts_of(pass.stage)) {
+      switch (pass.kind) {
+        case PassKind::kForward:
+          pieces(part->forward);
+          break;
+        case PassKind::kBackward:
+          pieces(part->backward);
+          break;
+        case PassKind::kBackwardInput:
+          pieces(part->backward_input);
+          break;
+        case PassKind::kBackwardWeight:
+          pieces(part->backward_weight);
+          break;
+      }
+      if (pass.kind != PassKind::kBackwardWeight) calls("gather parameters", part->shard_gather);
+      if (pass.kind == PassKind::kBackward || pass.kind == PassKind::kBackwardWeight) {
+        calls("reduce gradients", part->shard_reduce);
+      }
+    }
+    const bool forward = pass.kind == PassKind::kForward;
+    if (forward && !schedule.last_of_direction(pass.stage)) send(pass.stage, pass.stage + 1);
+    if ((pass.kind == PassKind::kBackward || pass.kind == PassKind::kBackwardInput) &&
+        !schedule.first_of_direction(pass.stage)) {
+      send(pass.stage, pass.stage - 1);
+    }
+  }
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    if (schedule.rank_of_stage[std::size_t(stage)] != rank) continue;
+    for (const LayerPasses* part : parts_of(stage)) {
+      calls("gather parameters", part->gather);
+      calls("reduce gradients", part->reduce);
+    }
+  }
+  return sum;
+}
+
+// Bytes of an element in the cost models' payloads: activations and parameters are BF16, gradients
+// and the numbers of the cross-entropy are not.
+double Width(std::string_view name) {
+  return name == "reduce gradients" || name == "cross-entropy reduce" ? 4 : 2;
+}
+
+// What is executed and not charged; runtime/execution.h says why each is.
+const std::set<std::string_view> kNotCharged{"loss", "sum replicated gradients", "sum KV gradients",
+                                             "exchange copies' gradients"};
+
+Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& parallel) {
+  Payloads sum;
+  for (const ExecutedCall& call : calls) {
+    if (kNotCharged.count(call.name) > 0) continue;
+    const double bytes = Width(call.name) * double(call.elements);
+    if (call.name == "ring kv exchange") {
+      // c - 1 exchanges are charged as an all-gather, whose payload is that of c ranks.
+      const int c = parallel.context;
+      sum[Key(call.name, CollectiveKind::kAllGather, parallel.tensor, c)] += bytes * c / (c - 1);
+    } else {
+      sum[Key(call.name, call.kind, call.stride, call.ranks)] += bytes;
+    }
+  }
+  return sum;
+}
+
+void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel,
+                        std::int64_t global_batch = 8) {
+  SCOPED_TRACE(fmt::format("{} {}", ShortName(parallel), NameOf(parallel.schedule)));
+  const Workload workload = TinyWorkload(model, parallel, global_batch);
+  ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
+  ClusterConfig config = FindCluster("local-cpu");
+  config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
+  const Cluster cluster(config);
+  const Estimator estimator(workload.model, workload.training, cluster);
+  const StepSpec spec = StepSpecOf(estimator, parallel, workload.schedule);
+  std::mutex mutex;
+  RunThreads(workload.ranks(), [&](Communicator& communicator) {
+    Execution<float> execution(workload, communicator);
+    execution.ComputeGradients(0);
+    execution.Update({});
+    const Payloads executed = Executed(execution.calls(), parallel);
+    const int pipeline = PlaceOf(parallel, communicator.rank()).pipeline;
+    Payloads charged = Charged(spec, pipeline);
+    if (parallel.zero == 3) {
+      // The step's layers are gathered and reduced pass by pass; its embedding and head, which are
+      // here once a step, it does not charge at all.
+      const int ranks = parallel.data * parallel.context;
+      double parameters = 0;
+      if (pipeline == 0) parameters += spec.embedding.parameters;
+      if (pipeline == parallel.pipeline - 1) parameters += spec.head.parameters;
+      charged[Key("gather parameters", CollectiveKind::kAllGather, parallel.tensor, ranks)] +=
+          2 * parameters;
+      charged[Key("reduce gradients", CollectiveKind::kReduceScatter, parallel.tensor, ranks)] +=
+          4 * parameters;
+    }
+    const std::lock_guard lock(mutex);
+    EXPECT_FALSE(charged.empty());
+    for (const auto& [key, bytes] : charged) {
+      const auto found = executed.find(key);
+      if (found == executed.end()) {
+        ADD_FAILURE() << "rank " << communicator.rank() << " has not executed " << key;
+      } else {
+        EXPECT_NEAR(found->second, bytes, 1e-9 * bytes)
+            << "rank " << communicator.rank() << " " << key;
+      }
+    }
+    for (const auto& [key, bytes] : executed) {
+      EXPECT_TRUE(charged.count(key) > 0) << key << " is not charged: " << bytes;
+    }
+  });
+}
+
+TEST(Payload, OfTensorParallelism) {
+  for (bool sequence_parallel : {false, true}) {
+    for (int tensor : {2, 4}) {
+      ExpectSamePayloads(TinyModel(), {.tensor = tensor, .sequence_parallel = sequence_parallel});
+    }
+  }
+}
+
+TEST(Payload, OfEverySchedule) {
+  for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
+    const bool chosen =
+        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
+    ExpectSamePayloads(WithLayers(TinyModel(), 8), {.tensor = 2,
+                                                    .sequence_parallel = true,
+                                                    .pipeline = 2,
+                                                    .virtual_stages = chosen ? 2 : 1,
+                                                    .schedule = name.value});
+  }
+}
+
+TEST(Payload, OfContextParallelism) {
+  for (ContextParallelKind kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+    for (int context : {2, 4}) {
+      ExpectSamePayloads(TinyModel(), {.context = context, .context_kind = kind});
+      ExpectSamePayloads(
+          TinyModel(),
+          {.tensor = 2, .sequence_parallel = true, .context = context, .context_kind = kind});
+    }
+  }
+}
+
+TEST(Payload, OfDataParallelism) {
+  for (int zero : {0, 1, 2, 3}) {
+    // 3 does not divide the layers' parameters.
+    ExpectSamePayloads(TinyModel(), {.data = 3, .zero = zero}, 6);
+    ExpectSamePayloads(TinyModel(),
+                       {.tensor = 2, .context = 2, .pipeline = 2, .data = 2, .zero = zero});
+  }
+}
+
+TEST(Payload, OfSelectiveRecomputation) {
+  for (RecomputeModule module :
+       {RecomputeModule::kCoreAttn, RecomputeModule::kMlp, RecomputeModule::kLayerNorm}) {
+    ExpectSamePayloads(TinyModel(), {.tensor = 2,
+                                     .sequence_parallel = true,
+                                     .context = 2,
+                                     .recompute = {.granularity = RecomputeGranularity::kSelective,
+                                                   .modules = {module}}});
+  }
+}
+
+TEST(Payload, OfFullRecomputation) {
+  ExpectSamePayloads(TinyModel(), {.tensor = 2,
+                                   .sequence_parallel = true,
+                                   .pipeline = 2,
+                                   .data = 2,
+                                   .zero = 3,
+                                   .recompute = {.granularity = RecomputeGranularity::kFull}});
+}
+
+// The tasks of a stream of the graph, and what of the calls belongs to it.
+std::vector<std::string> Program(const TaskGraph& graph, int rank, Stream stream) {
+  std::vector<std::string> program;
+  for (TaskId id : graph.program(rank, stream)) {
+    const Task& task = graph.task(id);
+    const Communication& c = graph.communications()[task.communication];
+    program.push_back(fmt::format("{} {} {}", graph.label(id), Name(c.kind), c.payload.value));
+  }
+  return program;
+}
+
+std::vector<std::string> Program(const std::vector<ExecutedCall>& calls, CollectiveKind kind,
+                                 int ranks) {
+  std::vector<std::string> program;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const ExecutedCall& call = calls[i];
+    const bool transfer = call.kind == CollectiveKind::kSendRecv;
+    if (kNotCharged.count(call.name) > 0 || transfer != (kind == CollectiveKind::kSendRecv) ||
+        call.ranks != ranks) {
+      continue;
+    }
+    // Three reductions of the cross-entropy are one task.
+    const int together = call.name == "cross-entropy reduce" ? 3 : 1;
+    program.push_back(fmt::format("{} {} {}", call.name, Name(call.kind),
+                                  together * Width(call.name) * double(call.elements)));
+    i += std::size_t(together) - 1;
+  }
+  return program;
+}
+
+// What the graph has on its streams of tensor collectives and of sends, in its order.  Pairs of
+// passes that overlap are left out: they take turns by tasks there, by operators here.
+TEST(Payload, OrderIsThatOfTheTaskGraph) {
+  for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
+    if (name.value == ScheduleKind::kDualPipe || name.value == ScheduleKind::kDualPipeV) continue;
+    SCOPED_TRACE(name.name);
+    const bool chosen =
+        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
+    const ParallelConfig parallel{.tensor = 2,
+                                  .sequence_parallel = true,
+                                  .pipeline = 4,
+                                  .virtual_stages = chosen ? 2 : 1,
+                                  .schedule = name.value};
+    const Workload workload = TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8);
+    ClusterConfig config = FindCluster("local-cpu");
+    config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
+    const Cluster cluster(config);
+    const Estimator estimator(workload.model, workload.training, cluster);
+    const TaskGraph graph = BuildStepGraph(StepSpecOf(estimator, parallel, workload.schedule));
+    std::mutex mutex;
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      Execution<float> execution(workload, communicator);
+      execution.ComputeGradients(0);
+      const int pipeline = PlaceOf(parallel, communicator.rank()).pipeline;
+      const auto tensor = Program(execution.calls(), CollectiveKind::kAllReduce, 2);
+      const auto sent = Program(execution.calls(), CollectiveKind::kSendRecv, 1);
+      const std::lock_guard lock(mutex);
+      EXPECT_GT(tensor.size(), 8U * 2 * 8);
+      EXPECT_EQ(tensor, Program(graph, pipeline, Stream::kTensor));
+      EXPECT_EQ(sent, Program(graph, pipeline, Stream::kSend));
+    });
+  }
+}
+
+// A ring of n sends 2(n-1)/n of the payload for an all-reduce and (n-1)/n for the others; a
+// rank of `elements` as wide as a float.
+TEST(Payload, BytesSentAreThoseOfTheAlgorithm) {
+  RunThreads(4, [](Communicator& communicator) {
+    Exchange exchange(communicator);
+    const RankGroup group{.first = 0, .stride = 1, .ranks = 4};
+    std::vector<float> data(40, 1.0F), other(40);
+    exchange.AllReduce("a", group, std::span(data));
+    exchange.ReduceScatter("b", group, std::span(data));
+    exchange.AllGather("c", group, std::span(data));
+    exchange.AllToAll("d", group, std::span<const float>(data), std::span(other));
+    std::vector<std::int64_t> sent;
+    for (const ExecutedCall& call : exchange.calls()) sent.push_back(call.sent_bytes);
+    // 160 B of payload: 2 x 3/4 of it, and three times 3/4.
+    EXPECT_EQ(sent, (std::vector<std::int64_t>{240, 120, 120, 120}));
+  });
+}
+
+}  // namespace
+}  // namespace millwright

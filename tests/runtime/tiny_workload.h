@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model that a step of takes milliseconds, and plans for it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "planner/feasibility.h"
+#include "planner/step_spec.h"
+#include "runtime/workload.h"
+
+namespace millwright {
+
+// Grouped queries (8 heads on 2 groups), a vocabulary that 2 and 4 ranks cut unevenly: padded to
+// 512, the last of four ranks has nothing but padding.
+inline ModelConfig TinyModel() {
+  ModelConfig model{.name = "tiny",
+                    .num_layers = 4,
+                    .hidden_size = 16,
+                    .num_attention_heads = 8,
+                    .num_query_groups = 2,
+                    .kv_channels = 4,
+                    .ffn_hidden_size = 24,
+                    .vocab_size = 301,
+                    .max_position_embeddings = 64};
+  FillDefaults(model);
+  EXPECT_TRUE(Inconsistencies(model).empty());
+  return model;
+}
+
+inline ModelConfig WithBiases(ModelConfig model) {
+  model.add_qkv_bias = model.add_attention_output_bias = model.add_mlp_bias = true;
+  return model;
+}
+
+inline ModelConfig WithLayers(ModelConfig model, int layers) {
+  model.num_layers = layers;
+  model.layers.clear();
+  FillDefaults(model);
+  return model;
+}
+
+inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
+                             std::int64_t global_batch = 4, std::int64_t sequence = 16) {
+  const TrainingConfig training{.global_batch_size = global_batch, .seq_length = sequence};
+  const auto verdict =
+      CheckPlan(model, training, FindGpu("H100"), std::int64_t(parallel.gpus()), parallel);
+  EXPECT_FALSE(verdict) << verdict->detail;
+  return {
+      .model = model,
+      .training = training,
+      .parallel = parallel,
+      .schedule = BuildSchedule(ScheduleOf(
+          parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
+}
+
+}  // namespace millwright
