@@ -61,6 +61,7 @@ class Builder {
   }
 
   TaskGraph Build() {
+    graph_.Reserve(Tasks());
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
@@ -98,6 +99,23 @@ class Builder {
       }
     }
     return known;
+  }
+  // But for data parallelism's few.
+  std::size_t Tasks() const {
+    std::size_t tasks = 0;
+    for (const auto& order : schedule_.orders) {
+      for (const Pass& pass : order) {
+        const auto of = [&](std::size_t known) {
+          return known_[known][std::size_t(pass.kind)].size();
+        };
+        constexpr std::size_t kTransfers = 2;
+        tasks += kTransfers;
+        for (int layer : Layers(pass.stage)) tasks += of(std::size_t(layer));
+        if (schedule_.first_of_direction(pass.stage)) tasks += of(Embedding());
+        if (schedule_.last_of_direction(pass.stage)) tasks += of(Head());
+      }
+    }
+    return tasks;
   }
   std::size_t Embedding() const { return spec_.kinds.size(); }
   std::size_t Head() const { return spec_.kinds.size() + 1; }

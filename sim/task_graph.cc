@@ -50,6 +50,12 @@ std::string_view Name(Cause cause) {
   return {};
 }
 
+void TaskGraph::Reserve(std::size_t tasks) {
+  constexpr std::size_t kWaits = 2;  // of a task, at most on average
+  tasks_.reserve(tasks);
+  edges_.reserve(kWaits * tasks);
+}
+
 TaskId TaskGraph::Add(const Task& task, std::span<const TaskId> waits_for) {
   MILLWRIGHT_CHECK(task.rank < ranks_);
   const TaskId id = static_cast<TaskId>(tasks_.size());

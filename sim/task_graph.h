@@ -79,6 +79,7 @@ class TaskGraph {
  public:
   explicit TaskGraph(int ranks) : ranks_(ranks) {}
 
+  void Reserve(std::size_t tasks);  // about so many, so that nothing is moved while they are added
   // Waits may name tasks that are added later (a receive names its send).
   TaskId Add(const Task& task, std::span<const TaskId> waits_for = {});
   void Wait(TaskId task, TaskId for_task);  // one more, any time before Seal
