@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
+#include "core/machine_memory.h"
 #include "core/unit_text.h"
 #include "cost_models/operators.h"
 #include "planner/feasibility.h"
@@ -72,7 +73,7 @@ void CheckMemory(const Workload& workload, const RunOptions& options) {
   // Two bytes an element there.
   needed += double(p.tensor) * p.context * p.data * width / 2 * activations;
   if (options.verify) needed += Bytes(4 * parameters * 8);  // weights, gradients, moments
-  const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  const Bytes memory = MachineMemory();
   if (needed <= memory) return;
   throw ConfigError(fmt::format(
       "the ranks' weights, gradients, optimizer states and activations are at least {} together, "

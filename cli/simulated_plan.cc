@@ -2,10 +2,10 @@
 #include "cli/simulated_plan.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 
+#include "core/machine_memory.h"
 #include "core/mistakes.h"
 #include "core/unit_text.h"
 #include "sim/schedule_file.h"
@@ -38,7 +38,7 @@ void CheckSize(const StepSpec& spec) {
   constexpr double kMostTasks = 4e9;  // ids are 32 bits
   const double tasks = TaskCount(spec);
   const Bytes needed(tasks * kBytesOfTask);
-  const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  const Bytes memory = MachineMemory();
   if (needed <= memory && tasks < kMostTasks) return;
   throw ConfigError(fmt::format(
       "a step of {} micro-batches is about {} tasks, which need {} of this machine's {}; estimate "

@@ -247,7 +247,7 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
           "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
           "fractions of the datasheet");
   io.Text("calibration_file", gpu.calibration_file,
-          "a file of calibrate, whose curves stand in for those built in; empty: none");
+          "a file of calibrate, whose curves of GEMMs and collectives cost a step; empty: none");
   io.Text("source", gpu.source, "where the numbers come from");
 }
 

@@ -6,8 +6,8 @@
 // and is expressed as fractions of the datasheet, so that one family serves its variants (an
 // H200 is an H100 with another memory).  The values shipped here are first, simple efficiency
 // curves taken from public measurements: sustained clocks, large training shapes.  Their error
-// on the operations they were taken from is stated beside them in cost_models/presets.  Curves
-// (cost_models/gpu_curves) stand in for them where a GPU has been measured.
+// on the operations they were taken from is stated beside them in cost_models/presets.  A user's
+// measured curves (cost_models/gpu_curves) take their place.
 #pragma once
 
 #include <string_view>
@@ -18,9 +18,9 @@
 
 namespace millwright {
 
-// A GEMM takes what its measured curve says, at the clocks of steady load.  Where a precision has
-// no curve, m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)), bytes /
-// (HBM x memory efficiency)), x over m, n, k.
+// m x n x k: time = t0 + max(2mnk / (peak x efficiency x prod x/(x + roll_off)), bytes /
+// (HBM x memory efficiency)), x over m, n, k.  Where a precision has a measured curve: what that
+// says, at the clocks of steady load.
 struct GemmCalibration {
   double efficiency = 0;  // of the BF16 peak, sustained, as m, n, k grow
   double roll_off = 0;    // m, n or k at which half the rate is lost
@@ -31,8 +31,8 @@ struct GemmCalibration {
   // Arithmetic rate under steady load over that of a few launches at boost clocks, which the curves
   // were measured at; above 1 where the curve is another chip's.
   double sustained_bf16 = 1, sustained_fp8 = 1, sustained_mxfp8 = 1, sustained_nvfp4 = 1;
-  const GemmCurve* bf16_curve =
-      nullptr;                           // of the built-in or the user's curves, which outlive this
+  // Of a user's curves, which outlive this.
+  const GemmCurve* bf16_curve = nullptr;
   const GemmCurve* fp8_curve = nullptr;  // MXFP8's too
   const GemmCurve* nvfp4_curve = nullptr;
   double grouped_factor = 1;      // grouped GEMM over one GEMM of the same m, in BF16
@@ -118,12 +118,13 @@ struct Calibration {
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
 };
 
-// The family of `gpu`, with the curves of its calibration file, or those built in for it; a family
-// that is not known falls back on "generic" with H100's fractions and no curves.  A file is read
-// once; ConfigError where that fails.
+// The family of `gpu`, with the curves of its calibration file where it has one; a family that is
+// not known falls back on "generic" with H100's fractions.  A file is read once; ConfigError where
+// that fails.
 const Calibration& CalibrationFor(const GpuSpec& gpu);
 
-// The same, with `curves` in place of those built in; they must outlive it.
+// The same, with `curves` in place of the laws for GEMMs and collectives inside a domain; they must
+// outlive it.
 Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves);
 
 }  // namespace millwright

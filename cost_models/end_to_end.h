@@ -26,7 +26,7 @@
 namespace millwright {
 
 struct EndToEnd {
-  // Sustained rate of matrix products over that of the GPU's GEMM curve: clocks under load.
+  // Sustained rate of matrix products over that of the GPU's calibration: clocks under load.
   double clock_a100 = 1;
   double clock_h100 = 1;
   double clock_b200 = 1;

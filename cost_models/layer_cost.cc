@@ -27,26 +27,6 @@ double Efficiency(Precision p, const GemmCalibration& g) {
   return 0;
 }
 
-// The curve of a precision, and its clocks under steady load.
-struct MeasuredGemm {
-  const GemmCurve* curve = nullptr;
-  double sustained = 1;
-};
-MeasuredGemm Measured(Precision p, const GemmCalibration& g) {
-  switch (p) {
-    case Precision::kFp16:
-    case Precision::kBf16:
-      return {g.bf16_curve, g.sustained_bf16};
-    case Precision::kFp8:
-      return {g.fp8_curve, g.sustained_fp8};
-    case Precision::kMxfp8:
-      return {g.fp8_curve, g.sustained_mxfp8};
-    case Precision::kNvfp4:
-      return {g.nvfp4_curve, g.sustained_nvfp4};
-  }
-  return {};
-}
-
 double InputWidth(Precision p) {
   switch (p) {
     case Precision::kFp16:
@@ -160,6 +140,21 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
 
 }  // namespace
 
+SteadyCurve CurveOf(Precision precision, const GemmCalibration& g) {
+  switch (precision) {
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return {g.bf16_curve, g.sustained_bf16};
+    case Precision::kFp8:
+      return {g.fp8_curve, g.sustained_fp8};
+    case Precision::kMxfp8:
+      return {g.fp8_curve, g.sustained_mxfp8};
+    case Precision::kNvfp4:
+      return {g.nvfp4_curve, g.sustained_nvfp4};
+  }
+  return {};
+}
+
 const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
   switch (group) {
     case GroupKind::kTensor:
@@ -178,7 +173,7 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
                  const GpuSpec& gpu, const Calibration& calibration) {
   const GemmCalibration& g = calibration.gemm;
   if (m <= 0 || n <= 0 || k <= 0 || groups <= 0) return Seconds(0);
-  if (const MeasuredGemm measured = Measured(precision, g);
+  if (const SteadyCurve measured = CurveOf(precision, g);
       measured.curve != nullptr && PeakOf(measured.curve->dtype, gpu).value > 0) {
     const Seconds time = TimeOf(*measured.curve, {.m = m, .n = n, .k = k, .groups = groups}, gpu,
                                 measured.sustained);

@@ -73,6 +73,13 @@ struct CostContext {
 OperatorCost LaunchWait(const PassTime& forward, const PassTime& backward,
                         const HostCalibration& host);
 
+// The measured curve of a precision, where there is one, and its clocks under steady load.
+struct SteadyCurve {
+  const GemmCurve* curve = nullptr;
+  double sustained = 1;
+};
+SteadyCurve CurveOf(Precision precision, const GemmCalibration& calibration);
+
 LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& paths,
                       const CostContext& context);
 

@@ -2,19 +2,17 @@
 #include "planner/full_step.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <thread>
 
 #include "core/check.h"
+#include "core/machine_memory.h"
 #include "core/unit_text.h"
+#include "planner/parallel_work.h"
 
 namespace millwright {
 namespace {
@@ -83,14 +81,10 @@ void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, Ful
   }
 }
 
-Seconds BusyOf(const RankTime& time) {
-  return std::accumulate(time.busy.begin(), time.busy.end(), Seconds(0));
-}
-
 // Compute of the ranks of a folded step, on average.
 Seconds MeanBusy(const SimulatedStep& step) {
   Seconds sum;
-  for (const RankTime& rank : step.ranks) sum += BusyOf(rank);
+  for (const RankTime& rank : step.ranks) sum += rank.total_busy();
   return sum / double(step.ranks.size());
 }
 
@@ -102,7 +96,7 @@ void FindSlowest(const FullStep& step, int plane, FullReport& report) {
   for (std::size_t first = 0; first < step.ranks.size(); first += std::size_t(plane)) {
     std::vector<Seconds> busy;
     for (int member = 0; member < plane; ++member) {
-      busy.push_back(BusyOf(step.ranks[first + std::size_t(member)]));
+      busy.push_back(step.ranks[first + std::size_t(member)].total_busy());
     }
     std::vector<Seconds> sorted = busy;
     std::nth_element(sorted.begin(), sorted.begin() + plane / 2, sorted.end());
@@ -122,7 +116,7 @@ void FindSlowest(const FullStep& step, int plane, FullReport& report) {
 
 // How many steps at once go into memory, and are there cores for.
 int Workers(Bytes of_one, int steps, const SimulatedStep& step, int plane) {
-  const Bytes memory(double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  const Bytes memory = MachineMemory();
   if (of_one > memory) {
     throw ConfigError(fmt::format(
         "every rank of {} pipeline ranks on {} GPUs, with {} tasks on each, needs {} of this "
@@ -166,40 +160,17 @@ FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& p
   const FullSimulation full(step.graph, cluster, estimator.calibration().collective,
                             report.options);
   report.steps.resize(std::size_t(asked.steps));
-  std::mutex telling;
-  std::atomic<int> done{0};
-  const auto tell = [&](double steps_done) {
-    const std::lock_guard lock(telling);
-    if (asked.progress) asked.progress(steps_done / double(asked.steps));
-  };
-  const auto run = [&](int number) {
-    FullStep result = full.Run(number, [&](double share) {
-      if (asked.steps == 1) tell(share);
-    });
-    report.steps[std::size_t(number)] = result.makespan;
-    tell(++done);
-    return result;
-  };
   FullStep shown;
   if (asked.steps == 1) {
-    shown = run(0);
+    shown = full.Run(0, asked.progress);
+    report.steps.front() = shown.makespan;
   } else {
-    std::atomic<int> next{0};
-    std::exception_ptr failure;
-    {
-      std::vector<std::jthread> threads;
-      for (int worker = 0; worker < workers; ++worker) {
-        threads.emplace_back([&] {
-          try {
-            for (int number = next++; number < asked.steps; number = next++) run(number);
-          } catch (...) {
-            const std::lock_guard lock(telling);
-            failure = std::current_exception();
-          }
-        });
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    ForEachInParallel(
+        report.steps.size(), workers,
+        [&](int, std::size_t number) {
+          report.steps[number] = full.Run(std::int64_t(number)).makespan;
+        },
+        asked.progress);
     const Seconds median = report.Percentile(0.5);
     report.median =
         int(std::find(report.steps.begin(), report.steps.end(), median) - report.steps.begin());

@@ -10,24 +10,6 @@
 #include <vector>
 
 namespace millwright {
-namespace {
-
-const GemmCurve* CurveOf(Precision precision, const GemmCalibration& g) {
-  switch (precision) {
-    case Precision::kFp16:
-    case Precision::kBf16:
-      return g.bf16_curve;
-    case Precision::kFp8:
-    case Precision::kMxfp8:
-      return g.fp8_curve;
-    case Precision::kNvfp4:
-      return g.nvfp4_curve;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 std::optional<std::string> OutsideMeasured(const Estimator& estimator, const ParallelConfig& plan) {
   const TrainingConfig& training = estimator.training();
   // Where the laws cost a step, the measurements that they stand for are the built-in curves'.
@@ -47,7 +29,8 @@ std::optional<std::string> OutsideMeasured(const Estimator& estimator, const Par
   GemmShape first;
   for (const Operator& op : operators) {
     if (op.kind != OperatorKind::kGemm && op.kind != OperatorKind::kGroupedGemm) continue;
-    const GemmCurve* curve = CurveOf(op.low_precision ? training.precision : Precision::kBf16, g);
+    const GemmCurve* curve =
+        CurveOf(op.low_precision ? training.precision : Precision::kBf16, g).curve;
     if (curve == nullptr || op.m <= 0 || op.n <= 0 || op.k <= 0) continue;
     const std::array<GemmShape, 3> passes{{{op.m, op.n, op.k, op.groups},
                                            {op.m, op.k, op.n, op.groups},

@@ -525,36 +525,15 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   return spec;
 }
 
-double TaskCount(const StepSpec& spec) {
-  const PipelineSchedule& schedule = spec.schedule;
-  double tasks = 0;
-  for (int stage = 0; stage < schedule.stages(); ++stage) {
-    double pieces = 2;  // receives and sends
-    const auto add = [&](const LayerPasses& layer) {
-      pieces += double(layer.forward.size() + layer.backward.size());
-    };
-    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
-    if (schedule.first_of_direction(stage)) add(spec.embedding);
-    if (schedule.last_of_direction(stage)) add(spec.head);
-    tasks += pieces * schedule.micro_batches_per_direction();
-  }
-  return tasks;
-}
-
 int SimulatedStep::fullest() const {
   return int(std::max_element(peak.begin(), peak.end()) - peak.begin());
 }
 
 int SimulatedStep::slowest() const {
-  const auto busy = [](const RankTime& t) {
-    Seconds sum;
-    for (Seconds s : t.busy) sum += s;
-    return sum;
+  const auto longer = [](const RankTime& a, const RankTime& b) {
+    return a.total_busy() < b.total_busy();
   };
-  return int(
-      std::max_element(ranks.begin(), ranks.end(),
-                       [&](const RankTime& a, const RankTime& b) { return busy(a) < busy(b); }) -
-      ranks.begin());
+  return int(std::max_element(ranks.begin(), ranks.end(), longer) - ranks.begin());
 }
 
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan,

@@ -20,8 +20,6 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     PipelineSchedule schedule);
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
-// Tasks that the step's graph will have, but for data parallelism's few.
-double TaskCount(const StepSpec& spec);
 // The schedule that `plan` names.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
 

@@ -15,12 +15,9 @@ std::string ContentionTable(const FullReport& r, const Style& style) {
   TextTable table;
   table.Column("Sharing links", Align::kLeft);
   for (const char* title : {"collectives", "held up", "worst", "in all"}) table.Column(title);
-  for (int i = 0; i < kCauses; ++i) {
-    const Contention& c = r.contention[std::size_t(i)];
-    if (c.collectives == 0) continue;
-    table.Row({fmt::format("  {}", Name(static_cast<Cause>(i))), FormatInteger(c.collectives),
-               FormatInteger(c.delayed), c.delayed > 0 ? fmt::format("{:.2f} x", c.worst) : "-",
-               c.delayed > 0 ? PerStep(c.delay) : "-"});
+  for (std::vector<std::string> row : ContentionRows(r)) {
+    row.front().insert(0, "  ");
+    table.Row(std::move(row));
   }
   if (table.rows() == 0) {
     return r.options.share_links ? "No link is used by two groups of ranks.\n" : std::string();
@@ -88,6 +85,19 @@ std::string FullSentence(const FullReport& r) {
   }
   if (r.disturbed_in_vain) text += " Nothing of the step crosses the links that are slow or down.";
   return text;
+}
+
+std::vector<std::vector<std::string>> ContentionRows(const FullReport& report) {
+  std::vector<std::vector<std::string>> rows;
+  for (int i = 0; i < kCauses; ++i) {
+    const Contention& c = report.contention[std::size_t(i)];
+    if (c.collectives == 0) continue;
+    const bool delayed = c.delayed > 0;
+    rows.push_back({std::string(Name(static_cast<Cause>(i))), FormatInteger(c.collectives),
+                    FormatInteger(c.delayed), delayed ? fmt::format("{:.2f} x", c.worst) : "-",
+                    delayed ? PerStep(c.delay) : "-"});
+  }
+  return rows;
 }
 
 std::string FullReportText(const FullReport& report, const Style& style) {

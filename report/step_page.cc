@@ -186,16 +186,7 @@ Json TilesJson(const Simulation& s) {
 
 // What only a simulation with every rank knows.
 Json FullJson(const FullReport& report) {
-  Json contention = Json::array(), links = Json::array(), kinds = Json::array(),
-       steps = Json::array();
-  for (int i = 0; i < kCauses; ++i) {
-    const Contention& c = report.contention[std::size_t(i)];
-    if (c.collectives == 0) continue;
-    contention.push_back({Name(static_cast<Cause>(i)), FormatInteger(c.collectives),
-                          FormatInteger(c.delayed),
-                          c.delayed > 0 ? fmt::format("{:.2f} x", c.worst) : "-",
-                          c.delayed > 0 ? PerStep(c.delay) : "-"});
-  }
+  Json links = Json::array(), kinds = Json::array(), steps = Json::array();
   for (const auto& [uses, json] :
        {std::pair(&report.link_kinds, &kinds), {&report.links, &links}}) {
     for (const LinkUseReport& use : *uses) {
@@ -210,7 +201,7 @@ Json FullJson(const FullReport& report) {
   return {{"sentence", FullSentence(report)},
           {"folded", report.folded.value},
           {"shown", report.shown},
-          {"contention", std::move(contention)},
+          {"contention", ContentionRows(report)},
           {"link_kinds", std::move(kinds)},
           {"links", std::move(links)},
           {"steps", std::move(steps)}};

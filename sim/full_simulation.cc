@@ -33,6 +33,12 @@ double LogNormal(double sigma, std::uint64_t key) {
   return std::exp(sigma * (normal - sigma / 2));
 }
 
+// The first of a member's group.
+int LeaderOf(const Communication& group, int member) {
+  const int block = group.stride * group.ranks;
+  return member / block * block + member % group.stride;
+}
+
 }  // namespace
 
 // What does not change from step to step.
@@ -242,9 +248,8 @@ class FullSimulation::Running {
     const Communication& c = graph_.communications()[task.communication];
     int leader = member, place = member;
     if (c.to < 0) {
-      const int block = c.stride * c.ranks;
-      leader = member / block * block + member % c.stride;
-      place = member / block * c.stride + member % c.stride;
+      leader = LeaderOf(c, member);
+      place = member / (c.stride * c.ranks) * c.stride + member % c.stride;
     }
     const int group = p_.first_group[task.communication][task.rank] + place;
     if (c.to < 0) {
@@ -472,7 +477,7 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
       const int block = what.stride * what.ranks;
       MILLWRIGHT_CHECK(plane % block == 0);
       for (int member = 0; member < plane; ++member) {
-        if (member % block >= what.stride) continue;
+        if (LeaderOf(what, member) != member) continue;
         p.groups.push_back({.first = base + member, .stride = what.stride, .ranks = what.ranks});
       }
     }
@@ -586,8 +591,7 @@ Timeline FullSimulation::TimelineOf(const FullStep& result, int member) const {
     if (communication != kNoCommunication) {
       const Communication& c = graph_.communications()[communication];
       if (c.to < 0) {
-        const int block = c.stride * c.ranks;
-        const int leader = member / block * block + member % c.stride;
+        const int leader = LeaderOf(c, member);
         for (int i = 0; i < c.ranks; ++i) start = std::max(start, ready(leader + i * c.stride, id));
       }
     }

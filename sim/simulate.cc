@@ -149,9 +149,14 @@ Timeline Simulate(const TaskGraph& graph) {
   return timeline;
 }
 
-Seconds RankTime::total() const {
-  Seconds sum = idle;
+Seconds RankTime::total_busy() const {
+  Seconds sum;
   for (Seconds s : busy) sum += s;
+  return sum;
+}
+
+Seconds RankTime::total() const {
+  Seconds sum = total_busy() + idle;
   for (Seconds s : waiting) sum += s;
   return sum;
 }

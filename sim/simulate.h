@@ -41,6 +41,7 @@ struct RankTime {
   std::array<Seconds, kCauses> waiting{};
   Seconds idle;  // after its last task, and before its first where that waits for nothing
   Seconds total() const;
+  Seconds total_busy() const;
 };
 RankTime TimeOfRank(const TaskGraph& graph, const Timeline& timeline, int rank);
 

@@ -61,7 +61,7 @@ class Builder {
   }
 
   TaskGraph Build() {
-    graph_.Reserve(Tasks());
+    graph_.Reserve(std::size_t(TaskCount(spec_)));
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
@@ -99,23 +99,6 @@ class Builder {
       }
     }
     return known;
-  }
-  // But for data parallelism's few.
-  std::size_t Tasks() const {
-    std::size_t tasks = 0;
-    for (const auto& order : schedule_.orders) {
-      for (const Pass& pass : order) {
-        const auto of = [&](std::size_t known) {
-          return known_[known][std::size_t(pass.kind)].size();
-        };
-        constexpr std::size_t kTransfers = 2;
-        tasks += kTransfers;
-        for (int layer : Layers(pass.stage)) tasks += of(std::size_t(layer));
-        if (schedule_.first_of_direction(pass.stage)) tasks += of(Embedding());
-        if (schedule_.last_of_direction(pass.stage)) tasks += of(Head());
-      }
-    }
-    return tasks;
   }
   std::size_t Embedding() const { return spec_.kinds.size(); }
   std::size_t Head() const { return spec_.kinds.size() + 1; }
@@ -540,6 +523,22 @@ Seconds DataCalls::time() const {
   Seconds sum;
   for (const DataCall& call : calls) sum += call.duration;
   return sum;
+}
+
+double TaskCount(const StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  double tasks = 0;
+  for (int stage = 0; stage < schedule.stages(); ++stage) {
+    double pieces = 2;  // receives and sends
+    const auto add = [&](const LayerPasses& layer) {
+      pieces += double(layer.forward.size() + layer.backward.size());
+    };
+    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
+    if (schedule.first_of_direction(stage)) add(spec.embedding);
+    if (schedule.last_of_direction(stage)) add(spec.head);
+    tasks += pieces * schedule.micro_batches_per_direction();
+  }
+  return tasks;
 }
 
 TaskGraph BuildStepGraph(const StepSpec& spec) { return Builder(spec).Build(); }

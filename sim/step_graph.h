@@ -81,6 +81,8 @@ struct StepSpec {
   bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };
 
+// Tasks that the graph will have, but for data parallelism's few.
+double TaskCount(const StepSpec& spec);
 TaskGraph BuildStepGraph(const StepSpec& spec);
 
 }  // namespace millwright

@@ -5,25 +5,22 @@
 //          nccl-tests tables (2026-11): fits on relative error, held-out shapes.
 //   [e2e]  a fit of 40 global parameters to 716 published training steps; +- is the standard
 //          deviation of the log over group bootstraps.
-//   Steps are costed by these laws: fitted to whole steps they predict runs held out slightly
-//   better than the measured curves do (median / p90 4.3 / 14.8% against 4.8 / 15.4%), and in a
-//   tenth of the time.  The curves judge single operations (validate --ops), and a user's take the
-//   laws' place. [match] so that a curve at sustained clocks takes what the [e2e] efficiency with
-//   the roll-offs
+//   [match] so that a curve at sustained clocks takes what the [e2e] efficiency with the roll-offs
 //          takes: sustained_* at 4096 to 8192 in m, n and k, grouped factors at 1024 to 4096 rows a
 //          group.  Against rows of steady load: vidur's are 0.96 (A100) and 0.91 (H100) of the
 //          burst rate, SimuMax's B200 0.74.
 //   [nccl] NCCL's own tuning constants (src/graph/tuning.cc, 2026-06).
+// Steps are costed by these laws: fitted to whole steps they predict runs held out slightly better
+// than the measured curves do (median / p90 4.3 / 14.8% against 4.8 / 15.4%), and in a tenth of the
+// time.  The curves judge single operations (validate --ops), and a user's take the laws' place.
 // Error to expect: GEMM with this one-parameter law median 4-6%, p90 12-23% at m, n, k >= 512
 // [ops]; collectives of 16 MB and more inside a domain 1-3%, smaller ones 4% median, 16% p90;
 // whole steps about 6% median, 18% p90 for the 40-parameter study and more here.
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "cost_models/calibration.h"
-#include "cost_models/presets/curve_files.h"
 
 namespace millwright {
 namespace {
@@ -202,7 +199,7 @@ Calibration Generic() {
 }
 const Calibration kGeneric = Generic();
 
-// Kept, as what is built in is: a calibration is asked for by reference, and often.
+// Kept: a calibration is asked for by reference, and often.
 const Calibration& FromFile(const std::string& file, const Calibration& family) {
   struct Loaded {
     GpuCurves curves;
