@@ -5,18 +5,16 @@
 #include <cmath>
 
 #include "planner/parallel_work.h"
-#include "planner/step_spec.h"
 
 namespace millwright {
 namespace {
 
 std::optional<SimulatedCost> SimulatedCostOf(const Estimator& estimator, const Estimate& estimate,
                                              double most_tasks) {
-  StepSpec spec =
+  const StepSpec spec =
       StepSpecOf(estimator, estimate.plan, ScheduleOf(estimate.plan, estimate.micro_batches));
-  if (TaskCount(spec) > most_tasks) return {};
-  const SimulatedStep step = SimulateStep(estimator, estimate.plan, std::move(spec));
-  return SimulatedCost{step.step(), step.peak[std::size_t(step.fullest())]};
+  if (TaskCount(spec, StepDetail::kMerged) > most_tasks) return {};
+  return CostOfStep(estimator, estimate, spec);
 }
 
 bool Better(const Contender& a, const Contender& b) {

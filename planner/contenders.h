@@ -13,14 +13,9 @@
 
 #include "planner/estimator.h"
 #include "planner/search.h"
+#include "planner/step_spec.h"
 
 namespace millwright {
-
-// What the simulation makes of a step.
-struct SimulatedCost {
-  Seconds step;
-  Bytes peak;  // of the fullest rank
-};
 
 struct Contender {
   Estimate estimate;
@@ -47,7 +42,7 @@ struct ContenderOptions {
   bool simulate = true;
   Bytes memory_limit;
   int threads = 1;
-  double most_tasks = 4e6;  // of a step; more keep their estimate: half a second, and 0.4 GB
+  double most_tasks = 4e6;  // of a merged step; more keep their estimate: half a second, 0.4 GB
   std::function<void(double share_done)> progress;  // from the calling thread
 };
 

@@ -541,36 +541,62 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
   return SimulateStep(estimator, plan, StepSpecOf(estimator, plan, schedule));
 }
 
+namespace {
+
+// Of `estimate`'s plan.
+Timeline SimulateGraph(const Estimator& estimator, const Estimate& estimate, const StepSpec& spec,
+                       const TaskGraph& graph) {
+  Timeline timeline = Simulate(graph);
+  if (!timeline.deadlock.empty()) {
+    if (!spec.schedule.file.empty()) {
+      throw ConfigError(spec.schedule.file + ": " + timeline.deadlock);
+    }
+    throw InternalError("a built-in schedule deadlocks:\n" + timeline.deadlock);
+  }
+  // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
+  MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
+                   estimate.hfu * (estimate.step / timeline.makespan) <= 1);
+  return timeline;
+}
+
+// What the framework's allocator holds, and what it keeps beside that, and all else.
+Bytes PeakOf(const StageMemory& fixed, Bytes most_of_step, double slack) {
+  return (fixed.allocated() + most_of_step) * (1 + slack) + fixed.total() - fixed.allocated();
+}
+
+}  // namespace
+
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec) {
   SimulatedStep result;
   result.spec = std::move(spec);
   result.graph = BuildStepGraph(result.spec);
-  result.timeline = Simulate(result.graph);
-  if (!result.timeline.deadlock.empty()) {
-    if (!result.spec.schedule.file.empty()) {
-      throw ConfigError(result.spec.schedule.file + ": " + result.timeline.deadlock);
-    }
-    throw InternalError("a built-in schedule deadlocks:\n" + result.timeline.deadlock);
-  }
-  const Estimate estimate = estimator.Itemise(plan);
-  // No result beats physics: all FLOPs at the peak.  (The full convention counts more than runs.)
-  MILLWRIGHT_CHECK(estimator.training().mfu_convention == MfuConvention::kFull ||
-                   estimate.hfu * (estimate.step / result.step()) <= 1);
-  for (const StageMemory& memory : HeldByRanks(estimator, plan, result.spec.schedule)) {
+  result.timeline = SimulateGraph(estimator, estimator.Itemise(plan), result.spec, result.graph);
+  result.fixed = HeldByRanks(estimator, plan, result.spec.schedule);
+  for (const StageMemory& memory : result.fixed) {
     result.ranks.push_back(TimeOfRank(result.graph, result.timeline, memory.stage));
-    result.fixed.push_back(memory.total());
-    result.allocated.push_back(memory.allocated());
   }
   result.slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
   result.SetPeaks();
   return result;
 }
 
+SimulatedCost CostOfStep(const Estimator& estimator, const Estimate& estimate,
+                         const StepSpec& spec) {
+  const Timeline timeline =
+      SimulateGraph(estimator, estimate, spec, BuildStepGraph(spec, StepDetail::kMerged));
+  const double slack = DeviceOverheadsOf(estimator.training()).allocator_slack;
+  SimulatedCost cost{.step = timeline.makespan, .peak{}};
+  for (const StageMemory& fixed : HeldByRanks(estimator, estimate.plan, spec.schedule)) {
+    const Bytes most = timeline.peak[std::size_t(fixed.stage)];
+    cost.peak = std::max(cost.peak, PeakOf(fixed, most, slack));
+  }
+  return cost;
+}
+
 void SimulatedStep::SetPeaks() {
   peak.clear();
   for (std::size_t rank = 0; rank < fixed.size(); ++rank) {
-    peak.push_back((allocated[rank] + timeline.peak[rank]) * (1 + slack) + fixed[rank] -
-                   allocated[rank]);
+    peak.push_back(PeakOf(fixed[rank], timeline.peak[rank], slack));
   }
 }
 

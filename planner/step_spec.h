@@ -37,10 +37,10 @@ struct SimulatedStep {
   std::vector<RankTime> ranks;
   // Of each rank: state, buffers and overheads that do not change over the step, and with the
   // simulated peak of what does.
-  std::vector<Bytes> fixed, peak;
-  std::vector<Bytes> allocated;  // of `fixed`, by the framework's allocator,
-  double slack = 0;              //   which keeps this share more than is in use
-  void SetPeaks();               // from the timeline
+  std::vector<StageMemory> fixed;
+  std::vector<Bytes> peak;
+  double slack = 0;  // share that the framework's allocator keeps more than is in use
+  void SetPeaks();   // from the timeline
   Seconds step() const { return timeline.makespan; }
   int fullest() const;
   int slowest() const;  // the rank that computes longest
@@ -49,5 +49,15 @@ SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& pla
                            const ScheduleChoice& schedule);
 // `spec` is that of `plan`.
 SimulatedStep SimulateStep(const Estimator& estimator, const ParallelConfig& plan, StepSpec spec);
+
+// A simulated step's time and the peak of its fullest rank, and nothing else: from a merged graph
+// (sim/step_graph), for a fraction of the price.
+struct SimulatedCost {
+  Seconds step;
+  Bytes peak;
+};
+// `spec` is that of the plan that `estimate` is of.
+SimulatedCost CostOfStep(const Estimator& estimator, const Estimate& estimate,
+                         const StepSpec& spec);
 
 }  // namespace millwright

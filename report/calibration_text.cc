@@ -30,7 +30,7 @@ std::string CalibrationText(const GpuCurves& curves, const MeasurementSet& set,
   for (const char* title : {"rows", "fitted", "left out"}) table.Column(title);
   table.Column("rate", Align::kLeft);
   table.Column("launch", Align::kLeft);
-  const auto row = [&](std::string name, const FitRecord& fit, std::string rate,
+  const auto row = [&](const std::string& name, const FitRecord& fit, std::string rate,
                        std::string launch) {
     table.Row({Printable(name, kMostNameShown), std::to_string(fit.rows),
                fmt::format("{} / {}", Percent(fit.median_ape), Percent(fit.p90_ape)),

@@ -92,7 +92,7 @@ class Painter {
       for (int stage = 0; stage < schedule.stages(); ++stage) {
         if (schedule.rank_of_stage[std::size_t(stage)] == rank) of_rank.stages.push_back(stage);
       }
-      of_rank.fixed = step_.fixed[std::size_t(rank)];
+      of_rank.fixed = step_.fixed[std::size_t(rank)].total();
       of_rank.peak = step_.peak[std::size_t(rank)];
       Bars(rank, of_rank);
       if (limits_.tasks > 0) Beside(rank, of_rank);

@@ -166,7 +166,7 @@ class TraceWriter {
         }
       }
     }
-    Counter(rank, "memory in use", "GiB", step_.fixed[std::size_t(rank)].value / kGiB,
+    Counter(rank, "memory in use", "GiB", step_.fixed[std::size_t(rank)].total().value / kGiB,
             std::move(changes));
   }
 

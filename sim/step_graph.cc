@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "core/check.h"
 
@@ -29,14 +31,18 @@ struct Step {
   const LayerPasses* sharded = nullptr;
   const LayerPasses* next_sharded = nullptr;
   const LayerPasses* ends = nullptr;  // whose pass this piece completes
+  unsigned streams = 0;               // merged: on which it communicates, a bit each
 };
+constexpr unsigned Bit(Stream stream) { return 1U << static_cast<unsigned>(stream); }
 
 class Builder {
  public:
-  explicit Builder(const StepSpec& spec)
+  Builder(const StepSpec& spec, StepDetail detail)
       : spec_(spec),
+        detail_(detail),
         schedule_(spec.schedule),
         graph_(schedule_.pipeline),
+        merged_(std::size_t(schedule_.stages())),
         forward_end_(Table()),
         backward_end_(Table()),
         forward_send_(Table()),
@@ -60,12 +66,33 @@ class Builder {
     }
   }
 
+  // But for data parallelism's few.
+  double Tasks() {
+    // Of each stage and kind of pass: of a usual pass, and what the first and the last have more.
+    std::vector<std::array<std::optional<double>, 4>> usual(std::size_t(schedule_.stages()));
+    double tasks = 0;
+    for (const auto& order : schedule_.orders) {
+      for (const Pass& pass : order) {
+        std::optional<double>& known = usual[pass.stage][std::size_t(pass.kind)];
+        if (!known) {
+          const double pieces = double(StepsOf(pass, false).size());
+          const bool merge = CanMerge(pass) && !pass.overlaps_next;
+          known = 1 + (merge ? double(MergedSteps(pass).size()) : pieces);
+          tasks += 1 + pieces - *known;
+        }
+        tasks += *known;
+      }
+    }
+    return tasks;
+  }
+
   TaskGraph Build() {
-    graph_.Reserve(std::size_t(TaskCount(spec_)));
+    graph_.Reserve(std::size_t(Tasks()));
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
       last_layer_end_ = prefetched_ = pass_barrier_ = last_send_ = kNoTask;
+      last_of_stream_.fill(kNoTask);
       for (std::size_t i = 0; i < order.size(); ++i) {
         if (order[i].overlaps_next) {
           RunTogether(rank, order[i], order[i + 1]);
@@ -193,8 +220,20 @@ class Builder {
     }
   }
 
+  // Parameters that arrive under a stage's first forward.  Later stages have all of theirs by the
+  // time that a first micro-batch arrives.
+  void ContendWithGathers(int rank, int stage) {
+    if (!spec_.overlap_gather || !schedule_.first_of_direction(stage)) return;
+    for (std::size_t i = 0; i < Layers(stage).size(); ++i) {
+      if (layer_gather_[std::size_t(stage)][i] == kNoTask) continue;
+      const LayerPasses& kind = spec_.kinds[std::size_t(Layers(stage)[i])];
+      Contend(rank, stage, spec_.contention * kind.gather.time());
+    }
+  }
+
   // The pieces of a pass in order, with their memory and what of data parallelism goes with them.
-  std::vector<Step> StepsOf(int rank, const Pass& pass) {
+  // `first`: the stage's first forward, which waits for parameters.
+  std::vector<Step> StepsOf(const Pass& pass, bool first) const {
     std::vector<Step> steps;
     const int stage = pass.stage;
     const std::vector<int>& layers = Layers(stage);
@@ -229,14 +268,7 @@ class Builder {
     std::optional<std::size_t> sharded_before;
     const auto layer = [&](std::size_t i) {
       const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
-      TaskId gather = kNoTask;
-      if (forward && first_forward_[std::size_t(stage)]) {
-        gather = layer_gather_[std::size_t(stage)][i];
-        // Later stages have all of theirs by the time that a first micro-batch arrives.
-        if (gather != kNoTask && spec_.overlap_gather && first_stage) {
-          Contend(rank, stage, spec_.contention * kind.gather.time());
-        }
-      }
+      const TaskId gather = first ? layer_gather_[std::size_t(stage)][i] : kNoTask;
       const std::size_t begin = steps.size();
       add(std::size_t(layers[i]), kind, gather);
       if (kind.shard_gather.any() && pass.kind != PassKind::kBackwardWeight) {
@@ -249,7 +281,6 @@ class Builder {
       if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
       for (std::size_t i = 0; i < layers.size(); ++i) layer(i);
       if (last_stage) add(Head(), spec_.head, kNoTask);
-      first_forward_[std::size_t(stage)] = 0;
     } else {
       if (last_stage) add(Head(), spec_.head, kNoTask);
       for (std::size_t i = layers.size(); i-- > 0;) layer(i);
@@ -320,7 +351,84 @@ class Builder {
     return thread;
   }
 
-  void Emit(Thread& thread, std::vector<Step>& steps, std::size_t& at, const Pass& pass,
+  // What of a pass runs piece after piece, whatever other passes do, as one task on the compute
+  // stream.  Tasks are cut where another pass may run beside: before the first piece on a stream,
+  // which may have to wait for an earlier pass, after the last one, which a later pass may wait
+  // for, and what communicates before the first and after the last piece of compute stays as it is.
+  std::vector<Step> Merge(const std::vector<Step>& steps) {
+    struct Group {  // a piece, with what runs beside it
+      std::size_t begin = 0, end = 0;
+      unsigned streams = 0, unseen = 0, last = 0;
+    };
+    std::vector<Group> groups;
+    unsigned seen = 0;
+    for (std::size_t at = 0; at < steps.size();) {
+      Group& group = groups.emplace_back(Group{.begin = at});
+      do group.streams |= Bit(steps[at].piece->stream);
+      while (steps[at++].piece->beside && at < steps.size());
+      group.end = at;
+      group.unseen = group.streams & ~seen;
+      seen |= group.streams;
+    }
+    seen = 0;
+    std::size_t last_compute = 0;
+    for (std::size_t g = groups.size(); g-- > 0;) {
+      groups[g].last = groups[g].streams & ~seen;
+      seen |= groups[g].streams;
+      if (groups[g].last & Bit(Stream::kCompute)) last_compute = g;
+    }
+
+    std::vector<Step> merged;
+    bool computed = false, open = false;  // open: the last of `merged` can grow
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const Group& group = groups[g];
+      const bool alone = group.end == group.begin + 1;
+      const unsigned unseen = group.unseen & ~Bit(Stream::kCompute);
+      computed = computed || (group.streams & Bit(Stream::kCompute)) != 0;
+      if (!computed || g >= last_compute || (!alone && (group.unseen | group.last) != 0)) {
+        merged.insert(merged.end(), steps.begin() + std::ptrdiff_t(group.begin),
+                      steps.begin() + std::ptrdiff_t(group.end));
+        open = false;
+        continue;
+      }
+      if (!open || unseen != 0) {
+        merged_pieces_.push_back({.label = "merged"});
+        merged.push_back(
+            {.piece = &merged_pieces_.back(), .label = graph_.Label(merged_pieces_.back().label)});
+      }
+      Step& task = merged.back();
+      task.streams |= group.streams & ~Bit(Stream::kCompute);
+      std::array<Seconds, kStreams> busy{};
+      Bytes taken, given_back;
+      for (std::size_t i = group.begin; i < group.end; ++i) {
+        busy[std::size_t(steps[i].piece->stream)] += steps[i].piece->duration;
+        taken += steps[i].taken;
+        given_back += steps[i].given_back;
+      }
+      merged_pieces_.back().duration += *std::max_element(busy.begin(), busy.end());
+      // Taken at once is the most that its pieces hold, given back what they do not keep.
+      const Bytes held = task.taken - task.given_back + taken;
+      task.taken = std::max(task.taken, held);
+      task.given_back = task.taken - held + given_back;
+      open = (group.last & ~Bit(Stream::kCompute)) == 0;
+    }
+    return merged;
+  }
+
+  bool CanMerge(const Pass& pass) const {
+    if (detail_ == StepDetail::kPieces || sharded_) return false;
+    const std::vector<int>& layers = Layers(pass.stage);
+    return !CompletesGradients(pass.kind) || std::none_of(layers.begin(), layers.end(), [&](int k) {
+      return spec_.kinds[std::size_t(k)].shard_reduce.any();
+    });
+  }
+  const std::vector<Step>& MergedSteps(const Pass& pass) {
+    std::vector<Step>& steps = merged_[std::size_t(pass.stage)][std::size_t(pass.kind)];
+    if (steps.empty()) steps = Merge(StepsOf(pass, false));
+    return steps;
+  }
+
+  void Emit(Thread& thread, const std::vector<Step>& steps, std::size_t& at, const Pass& pass,
             bool last_gradients) {
     // A piece and what runs beside it go together.
     TaskId beside = kNoTask;
@@ -350,6 +458,15 @@ class Builder {
                                     .cause = step.piece->cause,
                                     .communication = step.communication},
                                    waits);
+      if (detail_ == StepDetail::kMerged) {
+        const unsigned streams = step.streams | Bit(step.piece->stream);
+        for (Stream stream : {Stream::kTensor, Stream::kContext, Stream::kExpert}) {
+          if ((streams & Bit(stream)) == 0) continue;
+          TaskId& last = last_of_stream_[std::size_t(stream)];
+          graph_.Wait(id, last);
+          last = id;
+        }
+      }
       ++at;
       if (step.piece->beside && at < steps.size()) {
         beside = id;
@@ -393,6 +510,12 @@ class Builder {
     bucket = {};
   }
 
+  bool FirstForward(int rank, const Pass& pass) {
+    if (pass.kind != PassKind::kForward) return false;
+    const bool first = std::exchange(first_forward_[pass.stage], 0) != 0;
+    if (first) ContendWithGathers(rank, pass.stage);
+    return first;
+  }
   bool LastGradients(const Pass& pass) {
     return CompletesGradients(pass.kind) && --passes_left_[pass.stage] == 0;
   }
@@ -422,9 +545,12 @@ class Builder {
 
   void Run(int rank, const Pass& pass) {
     Thread thread = Start(rank, pass);
-    std::vector<Step> steps = StepsOf(rank, pass);
-    MILLWRIGHT_CHECK(!steps.empty());
+    const bool first = FirstForward(rank, pass);
     const bool last_gradients = LastGradients(pass);
+    const bool merge = !first && !last_gradients && CanMerge(pass);
+    const std::vector<Step> pieces = merge ? std::vector<Step>() : StepsOf(pass, first);
+    const std::vector<Step>& steps = merge ? MergedSteps(pass) : pieces;
+    MILLWRIGHT_CHECK(!steps.empty());
     for (std::size_t at = 0; at < steps.size();) Emit(thread, steps, at, pass, last_gradients);
     End(thread, pass);
   }
@@ -433,7 +559,8 @@ class Builder {
   // compute of the other.
   void RunTogether(int rank, const Pass& a, const Pass& b) {
     Thread first = Start(rank, a), second = Start(rank, b);
-    std::vector<Step> steps_a = StepsOf(rank, a), steps_b = StepsOf(rank, b);
+    const bool first_a = FirstForward(rank, a), first_b = FirstForward(rank, b);
+    const std::vector<Step> steps_a = StepsOf(a, first_a), steps_b = StepsOf(b, first_b);
     const bool last_a = LastGradients(a), last_b = LastGradients(b);
     std::size_t at_a = 0, at_b = 0;
     while (at_a < steps_a.size() || at_b < steps_b.size()) {
@@ -482,9 +609,13 @@ class Builder {
   };
 
   const StepSpec& spec_;
+  StepDetail detail_;
   const PipelineSchedule& schedule_;
   TaskGraph graph_;
-  std::vector<KnownPasses> known_;                          // of kinds of layers, embedding, head
+  std::vector<KnownPasses> known_;   // of kinds of layers, embedding, head
+  std::vector<KnownPasses> merged_;  // of each stage, once they were needed
+  std::deque<Piece> merged_pieces_;
+  std::array<TaskId, kStreams> last_of_stream_{};           // of a rank's passes; merged
   PassTable forward_end_, backward_end_;                    // last task of a pass
   PassTable forward_send_, backward_send_;                  // its transfer to the next stage
   std::vector<std::pair<TaskId, const TaskId*>> receives_;  // and the send each waits for
@@ -525,22 +656,10 @@ Seconds DataCalls::time() const {
   return sum;
 }
 
-double TaskCount(const StepSpec& spec) {
-  const PipelineSchedule& schedule = spec.schedule;
-  double tasks = 0;
-  for (int stage = 0; stage < schedule.stages(); ++stage) {
-    double pieces = 2;  // receives and sends
-    const auto add = [&](const LayerPasses& layer) {
-      pieces += double(layer.forward.size() + layer.backward.size());
-    };
-    for (int layer : spec.layers_of_stage[std::size_t(stage)]) add(spec.kinds[std::size_t(layer)]);
-    if (schedule.first_of_direction(stage)) add(spec.embedding);
-    if (schedule.last_of_direction(stage)) add(spec.head);
-    tasks += pieces * schedule.micro_batches_per_direction();
-  }
-  return tasks;
-}
+double TaskCount(const StepSpec& spec, StepDetail detail) { return Builder(spec, detail).Tasks(); }
 
-TaskGraph BuildStepGraph(const StepSpec& spec) { return Builder(spec).Build(); }
+TaskGraph BuildStepGraph(const StepSpec& spec, StepDetail detail) {
+  return Builder(spec, detail).Build();
+}
 
 }  // namespace millwright

@@ -19,6 +19,7 @@
 // of its time (StepSpec::contention) is added to the compute stream where it is launched.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/units.h"
@@ -81,8 +82,14 @@ struct StepSpec {
   bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };
 
+// kPieces: a task for each piece.  kMerged: what of a pass runs piece after piece whatever else
+// goes on is one task, so that the graph is several times smaller and ends at the same time with
+// the same peaks (tests/sim/simulate_test.cc: but for the order of sums); what its time goes to can
+// no longer be seen.
+enum class StepDetail : std::uint8_t { kPieces, kMerged };
+
 // Tasks that the graph will have, but for data parallelism's few.
-double TaskCount(const StepSpec& spec);
-TaskGraph BuildStepGraph(const StepSpec& spec);
+double TaskCount(const StepSpec& spec, StepDetail detail = StepDetail::kPieces);
+TaskGraph BuildStepGraph(const StepSpec& spec, StepDetail detail = StepDetail::kPieces);
 
 }  // namespace millwright

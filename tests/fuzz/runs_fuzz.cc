@@ -27,9 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     PublishedRuns published = ParsePublishedRuns("input", text);
     // Large clusters only cost time.
-    constexpr std::int64_t kMostGpus = 256, kMostLayers = 64;
+    constexpr std::int64_t kGpus = 256, kLayers = 64;
     std::erase_if(published.runs, [&](const PublishedRun& run) {
-      return run.num_gpus.value_or(0) > kMostGpus || run.model.layers.value_or(0) > kMostLayers;
+      return run.num_gpus.value_or(0) > kGpus || run.model.layers.value_or(0) > kLayers;
     });
     const RunsReport report = CompareWithRuns(RunSet(published.runs));
     Require(report.results.size() + report.unsupported.size() == published.runs.size());

@@ -63,15 +63,16 @@ TEST_F(ContendersTest, AreRankedByTheirSimulatedSteps) {
     EXPECT_NEAR(c.median_difference, differences[4], 1e-12);
     for (std::size_t i = 0; i < c.plans.size(); ++i) {
       const Contender& one = c.plans[i];
-      EXPECT_EQ(one.step().value, ascending[i]);
+      EXPECT_NEAR(one.step().value / ascending[i], 1, 1e-11);
       // The plan that the numbers are of.
       const auto at =
           std::find_if(result_.plans.begin(), result_.plans.end(),
                        [&](const RankedPlan& p) { return p.plan == one.estimate.plan; });
       ASSERT_NE(at, result_.plans.end());
       const SimulatedStep& step = steps[std::size_t(at - result_.plans.begin())];
-      EXPECT_EQ(one.simulated->step, step.step());
-      EXPECT_EQ(one.simulated->peak, *std::max_element(step.peak.begin(), step.peak.end()));
+      EXPECT_NEAR(one.simulated->step / step.step(), 1, 1e-11);
+      EXPECT_NEAR(one.simulated->peak / *std::max_element(step.peak.begin(), step.peak.end()), 1,
+                  1e-12);
       EXPECT_NEAR(one.estimate.step / at->step, 1, 1e-12);
     }
   }
@@ -98,13 +99,15 @@ TEST_F(ContendersTest, WhatDoesNotFitSimulatedIsLeftOut) {
     peaks.push_back(step.peak[std::size_t(step.fullest())]);
   }
   std::sort(peaks.begin(), peaks.end());
-  const std::ptrdiff_t fit = std::count(peaks.begin(), peaks.end(), peaks.front());
+  const Bytes limit = peaks.front() * (1 + 1e-12);  // sums in another order
+  const std::ptrdiff_t fit =
+      std::count_if(peaks.begin(), peaks.end(), [&](Bytes peak) { return peak <= limit; });
   ASSERT_LT(fit, 8);
-  const Contenders smallest = Rank({.memory_limit = peaks.front()});
+  const Contenders smallest = Rank({.memory_limit = limit});
   EXPECT_EQ(std::ssize(smallest.plans), fit);
   EXPECT_EQ(std::ssize(smallest.left_out), 8 - fit);
-  for (const Contender& c : smallest.plans) EXPECT_EQ(c.peak(), peaks.front());
-  for (const Contender& c : smallest.left_out) EXPECT_GT(c.peak(), peaks.front());
+  for (const Contender& c : smallest.plans) EXPECT_LE(c.peak(), limit);
+  for (const Contender& c : smallest.left_out) EXPECT_GT(c.peak(), limit);
   EXPECT_FALSE(smallest.none_fits_simulated);
 
   const Contenders none = Rank({.memory_limit = 0.5 * peaks.front()});

@@ -70,6 +70,12 @@ std::vector<Comparison> Compare() {
         c.memory = s.peak[std::size_t(s.fullest())] / e.peak - 1;
         comparisons.push_back(c);
 
+        // The merged graph is the same step.
+        const SimulatedCost cost =
+            CostOfStep(estimator, e, StepSpecOf(estimator, p, ScheduleOf(p, e.micro_batches)));
+        EXPECT_NEAR(cost.step / s.step(), 1, 1e-11) << c.what;
+        EXPECT_NEAR(cost.peak / s.peak[std::size_t(s.fullest())], 1, 1e-12) << c.what;
+
         // No result beats physics: every rank computes no faster than its FLOPs at the peak.
         EXPECT_LT(e.hfu * (e.step / s.step()), 1) << c.what;
         for (const RankTime& rank : s.ranks) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "core/config_io.h"
 #include "sim/schedule_timing.h"
 #include "sim/step_graph.h"
@@ -111,6 +113,94 @@ StepSpec PlainStep(const ScheduleChoice& choice, double f, double b, double w, d
   spec.layers_of_stage.assign(std::size_t(spec.schedule.stages()), {0});
   spec.transfer = Seconds(transfer);
   return spec;
+}
+
+// Layers with every kind of stream, tails that run under the next pass, and pieces side by side.
+StepSpec RandomStep(const ScheduleChoice& choice, std::mt19937& random) {
+  const auto seconds = [&] { return Seconds(double(1 + random() % 1000) / 64); };
+  const auto pieces = [&] {
+    constexpr Stream kStreamsOfPass[] = {Stream::kCompute, Stream::kTensor,  Stream::kCompute,
+                                         Stream::kContext, Stream::kCompute, Stream::kExpert};
+    std::vector<Piece> list(1 + random() % 9);
+    for (Piece& piece : list) {
+      piece = {.label = "piece",
+               .duration = seconds(),
+               .stream = kStreamsOfPass[random() % std::size(kStreamsOfPass)],
+               .beside = random() % 4 == 0};
+    }
+    // What a piece runs beside is the piece after it, and no third.
+    for (std::size_t i = 1; i < list.size(); ++i) list[i].beside &= !list[i - 1].beside;
+    list.back().beside = false;
+    return list;
+  };
+  const auto layer = [&] {
+    LayerPasses passes{.forward = pieces(),
+                       .backward = pieces(),
+                       .backward_input = pieces(),
+                       .backward_weight = pieces(),
+                       .saved = Bytes(double(random() % 100)),
+                       .held_for_weight{},
+                       .working_set = Bytes(double(random() % 50)),
+                       .parameters = 1};
+    passes.held_for_weight = 0.5 * passes.saved;
+    if (random() % 2) passes.reduce.Add({.duration = seconds()});
+    if (random() % 2) passes.gather.Add({.duration = seconds()});
+    return passes;
+  };
+  StepSpec spec;
+  spec.schedule = BuildSchedule(choice);
+  spec.kinds = {layer(), layer()};
+  if (random() % 2) spec.embedding = layer();
+  if (random() % 2) spec.head = layer();
+  for (int s = 0; s < spec.schedule.stages(); ++s) {
+    auto& layers = spec.layers_of_stage.emplace_back();
+    for (std::size_t i = 0; i <= random() % 4; ++i) layers.push_back(int(random() % 2));
+  }
+  if (random() % 4 == 0) {
+    for (LayerPasses& kind : spec.kinds) kind.shard_reduce.Add({.duration = seconds()});
+  }
+  spec.transfer = seconds();
+  spec.optimizer.assign(std::size_t(choice.pipeline), seconds());
+  spec.contention = 0.5;
+  spec.bucket_parameters = double(1 + random() % 3);
+  spec.overlap_gather = random() % 2;
+  spec.overlap_reduce = random() % 2;
+  spec.overlap_transfers = random() % 2;
+  return spec;
+}
+
+TEST(StepGraph, MergedItIsTheSameStep) {
+  std::mt19937 random(11);
+  double tasks = 0, merged_tasks = 0;
+  for (const EnumName<ScheduleKind>& name : ScheduleKindNames()) {
+    if (name.value == ScheduleKind::kForwardOnly) continue;
+    for (int trial = 0; trial < 60; ++trial) {
+      ScheduleChoice choice{
+          .kind = name.value, .pipeline = 1 << (1 + random() % 3), .micro_batches = 0};
+      choice.micro_batches = 2 * choice.pipeline * int(1 + random() % 2);
+      if (name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst) {
+        choice.virtual_stages = int(2 + random() % 2);
+      }
+      const StepSpec spec = RandomStep(choice, random);
+      const TaskGraph graph = BuildStepGraph(spec);
+      const TaskGraph merged = BuildStepGraph(spec, StepDetail::kMerged);
+      const Timeline timeline = Simulate(graph), same = Simulate(merged);
+      ASSERT_EQ(timeline.deadlock, "") << name.name;
+      ASSERT_EQ(same.deadlock, "") << name.name;
+      EXPECT_NEAR(same.makespan / timeline.makespan, 1, 1e-12) << name.name << " " << trial;
+      for (std::size_t rank = 0; rank < timeline.peak.size(); ++rank) {
+        // Taken at once: more, where what an earlier pass has left to communicate ends meanwhile.
+        EXPECT_GE(same.peak[rank].value, timeline.peak[rank].value * (1 - 1e-12)) << name.name;
+      }
+      // All but data parallelism's.
+      EXPECT_NEAR(TaskCount(spec) / double(graph.size()), 1, 0.5) << name.name;
+      EXPECT_NEAR(TaskCount(spec, StepDetail::kMerged) / double(merged.size()), 1, 0.5)
+          << name.name;
+      tasks += double(graph.size());
+      merged_tasks += double(merged.size());
+    }
+  }
+  EXPECT_LT(merged_tasks, 0.75 * tasks);
 }
 
 TEST(StepGraph, EqualsTheTimingOfEverySchedule) {
