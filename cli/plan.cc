@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/html_flag.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
@@ -17,8 +18,11 @@
 #include "planner/obstacle.h"
 #include "planner/remedies.h"
 #include "planner/search.h"
+#include "planner/step_spec.h"
 #include "report/estimate_text.h"
+#include "report/file_writer.h"
 #include "report/json.h"
+#include "report/plan_page.h"
 #include "report/plan_text.h"
 
 namespace millwright {
@@ -161,6 +165,33 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
   return answer;
 }
 
+// The call as a shell takes it.
+std::string CommandText(std::span<const std::string> args) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  std::string text = "./mw plan";
+  for (const std::string& arg : args) {
+    text += ' ';
+    if (!arg.empty() && arg.find_first_not_of(kPlain) == arg.npos) {
+      text += arg;
+      continue;
+    }
+    text += '\'';
+    for (const char c : arg) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    text += '\'';
+  }
+  return text;
+}
+
+// To be drawn; empty where there are too many tasks for a page.
+std::optional<SimulatedStep> StepOf(const Estimator& estimator, const Estimate& estimate) {
+  constexpr double kMostTasks = 4e6;
+  StepSpec spec =
+      StepSpecOf(estimator, estimate.plan, ScheduleOf(estimate.plan, estimate.micro_batches));
+  if (TaskCount(spec) > kMostTasks) return {};
+  return SimulateStep(estimator, estimate.plan, std::move(spec));
+}
+
 }  // namespace
 
 int PlanCommand(std::span<const std::string> args, Console& console) {
@@ -172,7 +203,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   flags.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
-  std::optional<std::string> explain, margin, out;
+  std::optional<std::string> explain, margin, out, html;
   std::optional<bool> simulate;
   bool json = false;
   line.Section("Search");
@@ -189,12 +220,13 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Int("--threads", threads, {1, kMostThreads}, "of the search (default: one a core)");
   line.Section("Output");
   line.Text("--out", "JOB.json", out, "write the question and the best plan as a job file");
+  line.Text("--html", "FILE", html, "write the answer as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example(
       "plan --model llama-3.1-70b --cluster dgx-h100 --nodes 16 --global-batch 1024 "
       "--seq 8192");
   line.Example("plan job.json --nodes 32 --require tp=8,pp=4|8 --json");
-  line.Example("plan job.json --explain tp=8,pp=2");
+  line.Example("plan job.json --explain tp=8,pp=2 --html plan.html");
   if (!line.Parse(args, console.out)) return 0;
 
   SearchOptions options;
@@ -221,6 +253,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
   if (out) CheckOut(line, *out);
   Job job = flags.Resolve(line);
+  CheckHtml(line, html);
+  if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
+  CheckNotInput(line, "--html", html, flags.files());
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
 
@@ -242,18 +277,27 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     job.search.forbid = std::move(forbid);
   }
 
+  std::optional<FileWriter> page;  // before the work: what cannot be written is known now
+  if (html) page.emplace(*html);
   PlanAnswer answer = PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain);
   answer.warnings = line.warnings();
+  std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {
     const Cluster cluster(job.cluster);
     const Estimator estimator(job.model, job.training, cluster);
+    if (page) best = StepOf(estimator, answer.plans().front().estimate);
     if (const auto outside = OutsideMeasured(estimator, answer.plans().front().estimate.plan)) {
       answer.warnings.push_back(*outside);
       console.err << fmt::format("millwright: warning: {}\n", *outside);
     }
   }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
-  console.out.flush();  // a long search is not lost where the file cannot be written
+  console.out.flush();  // a long search is not lost where a file cannot be written
+  if (page) {
+    WritePlanPage(answer, best, CommandText(args), *page);
+    page->Commit();
+    SayWritten(*page, console);
+  }
   if (out && !answer.plans().empty()) {
     Job solved = job;
     solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =

@@ -78,6 +78,7 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
           {"model_tflops_per_gpu", e.model_flops_per_gpu.value / 1e12},
           {"mfu", e.mfu},
           {"hfu", e.hfu},
+          {"ideal_time_s", e.mfu * e.step.value},
           {"mfu_convention", NameIn(MfuConventionNames(), job.training.mfu_convention)},
           {"fits", e.peak <= limit},
           {"plan", ToJson(e.plan, job.model)},

@@ -16,5 +16,6 @@ std::string_view TimelineScript();    // passes and tasks over time
 std::string_view ChartsScript();      // memory, breakdown, links, distribution
 std::string_view ValidationScript();  // the page of validate
 std::string_view StepScript();        // puts the pages of simulate and compare together
+std::string_view PlanScript();        // the page of plan
 
 }  // namespace millwright

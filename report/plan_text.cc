@@ -125,18 +125,22 @@ std::string ToldApartText(const PlanAnswer& answer, const Style& style) {
          '\n';
 }
 
-std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
-  const ClusterConfig& cluster = answer.job.cluster;
-  std::string sentence;
-  if (answer.nearest_miss) {
-    sentence = fmt::format(
-        "No plan fits {} on {}. The one that needs least memory is {}: {}.", answer.job.model.name,
-        Counted(cluster.gpus(), "GPU"), BriefName(answer.nearest_miss->plan),
-        MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
-  } else {
-    sentence = fmt::format("No plan: {}.", answer.why_not);
+// What the best plan is, or the nearest.
+std::string AnswerSentence(const PlanAnswer& answer) {
+  if (!answer.plans().empty()) {
+    const Contender& best = answer.plans().front();
+    return fmt::format("Best: {}: {}.", BriefName(best.estimate.plan), ResultSentence(best));
   }
-  std::string text = Bold(Wrapped(sentence, style.width, 0), style) + "\n\n" +
+  if (!answer.nearest_miss) return fmt::format("No plan: {}.", answer.why_not);
+  const ClusterConfig& cluster = answer.job.cluster;
+  return fmt::format("No plan fits {} on {}. The one that needs least memory is {}: {}.",
+                     answer.job.model.name, Counted(cluster.gpus(), "GPU"),
+                     BriefName(answer.nearest_miss->plan),
+                     MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
+}
+
+std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
+  std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
   if (answer.nearest_miss) {
     text += '\n' + RemediesText(answer, style);
@@ -184,48 +188,42 @@ std::string ComparisonText(const Estimate& plan, const Estimate& winner, const S
   return time.Text(style) + '\n' + memory.Text(style);
 }
 
+// What becomes of what --explain asks about.
+std::string ExplanationSentence(const PlanAnswer& answer) {
+  const Explanation& x = *answer.explanation;
+  if (!x.plan) return fmt::format("{}: no plan: {}.", x.asked, x.why_not);
+  const Estimate& plan = x.plan->estimate;
+  if (!x.fits) return fmt::format("{}: does not fit; {}.", x.asked, LeastMemory(plan, answer));
+  const bool winner = !answer.plans().empty();
+  if (winner && plan.plan == answer.plans().front().estimate.plan) {
+    return fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(plan.plan),
+                       ResultSentence(*x.plan));
+  }
+  return fmt::format("{}: {} at best, {}{}{}.", x.asked, BriefName(plan.plan),
+                     ResultSentence(*x.plan), winner ? "; " : "",
+                     winner ? LossSentence(*x.plan, answer.plans().front()) : "");
+}
+
+// What there is beside it.
+std::string BestSentence(const PlanAnswer& answer) {
+  if (answer.plans().empty()) return {};
+  return fmt::format("The best plan{} is {}: {}.", answer.explanation->plan ? "" : " without it",
+                     BriefName(answer.plans().front().estimate.plan),
+                     ResultSentence(answer.plans().front()));
+}
+
 std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
   const Explanation& x = *answer.explanation;
-  const bool winner = !answer.plans().empty();
-  std::string text;
-  if (!x.plan) {
-    text =
-        Bold(Wrapped(fmt::format("{}: no plan: {}.", x.asked, x.why_not), style.width, 0), style);
-    text += '\n';
-    if (winner) {
-      text += Wrapped(fmt::format("The best plan without it is {}: {}.",
-                                  BriefName(answer.plans().front().estimate.plan),
-                                  ResultSentence(answer.plans().front())),
-                      style.width, 0) +
-              '\n';
-    }
-    text += '\n' + QuestionText(answer.job, style, SearchedText(answer));
-    return text;
+  std::string text = Bold(Wrapped(ExplanationSentence(answer), style.width, 0), style) + '\n';
+  if (const std::string best = BestSentence(answer); !best.empty()) {
+    text += Wrapped(best, style.width, 0) + '\n';
   }
+  text += '\n' + QuestionText(answer.job, style, SearchedText(answer));
+  if (!x.plan) return text;
   const Estimate& plan = x.plan->estimate;
-  std::string sentence;
-  if (!x.fits) {
-    sentence = fmt::format("{}: does not fit; {}.", x.asked, LeastMemory(plan, answer));
-  } else if (winner && plan.plan == answer.plans().front().estimate.plan) {
-    sentence = fmt::format("{}: includes the best plan, {}: {}.", x.asked, BriefName(plan.plan),
-                           ResultSentence(*x.plan));
-  } else {
-    sentence = fmt::format("{}: {} at best, {}{}{}.", x.asked, BriefName(plan.plan),
-                           ResultSentence(*x.plan), winner ? "; " : "",
-                           winner ? LossSentence(*x.plan, answer.plans().front()) : "");
-  }
-  text = Bold(Wrapped(sentence, style.width, 0), style) + '\n';
-  if (winner) {
-    text += Wrapped(fmt::format("The best plan is {}: {}.",
-                                BriefName(answer.plans().front().estimate.plan),
-                                ResultSentence(answer.plans().front())),
-                    style.width, 0) +
-            '\n';
-  }
-  text += '\n' + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
-  text += winner ? ComparisonText(plan, answer.plans().front().estimate, style)
-                 : TimeText(plan, style) + '\n' + MemoryText(plan, style);
-  return text;
+  return text + '\n' +
+         (answer.plans().empty() ? TimeText(plan, style) + '\n' + MemoryText(plan, style)
+                                 : ComparisonText(plan, answer.plans().front().estimate, style));
 }
 
 }  // namespace
@@ -399,6 +397,12 @@ std::string LossSentence(const Contender& contender, const Contender& best) {
   return text;
 }
 
+std::string PlanSentence(const PlanAnswer& answer) {
+  if (!answer.explanation) return AnswerSentence(answer);
+  const std::string best = BestSentence(answer);
+  return ExplanationSentence(answer) + (best.empty() ? "" : " " + best);
+}
+
 std::string Reason(const PlanAnswer& answer) {
   if (!answer.plans().empty()) return "";
   return answer.nearest_miss ? LeastMemory(*answer.nearest_miss, answer) : answer.why_not;
@@ -413,11 +417,8 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
   if (answer.explanation) return ExplanationText(answer, style);
   if (answer.plans().empty()) return NoPlanText(answer, style);
   const Estimate& best = answer.plans().front().estimate;
-  std::string text = Bold(Wrapped(fmt::format("Best: {}: {}.", BriefName(best.plan),
-                                              ResultSentence(answer.plans().front())),
-                                  style.width, 0),
-                          style) +
-                     "\n\n" + QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
+                     QuestionText(answer.job, style, SearchedText(answer)) + '\n';
   const std::string title =
       answer.plans().size() == 1
           ? std::string("The fastest layout")

@@ -14,6 +14,9 @@ namespace millwright {
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style);
 
+// The answer in a sentence or two, of --explain too.
+std::string PlanSentence(const PlanAnswer& answer);
+
 // Why there is no plan, for programs too; empty where there is one.
 std::string Reason(const PlanAnswer& answer);
 // Why what --explain asks about does not fit or cannot be; empty where it does.

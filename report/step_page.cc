@@ -221,6 +221,12 @@ PictureLimits LimitsOfRow(std::size_t rows) {
       .bars = std::max(kFewest, kBars / std::max<std::size_t>(1, rows)), .tasks = 0, .moments = 0};
 }
 
+std::string TimelineJson(const SimulatedStep& step) {
+  return Dump({{"paints", PaintNames()},
+               {"streams", StreamNames()},
+               {"step", PictureJson(PictureOf(step, {}), true)}});
+}
+
 void WriteStepPage(const Job& job, const Simulation& s, FileWriter& out) {
   Json data = {{"kind", "step"},
                {"heading", job.model.name},

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "report/file_writer.h"
 #include "report/simulation.h"
@@ -17,6 +18,9 @@ namespace millwright {
 void WriteStepPage(const Job& job, const Simulation& simulation, FileWriter& out);
 // `job`: the one whose schedules are compared; null where jobs are.
 void WriteComparisonPage(const Job* job, const Comparison& comparison, FileWriter& out);
+
+// A step's timeline as the scripts read it: {"paints", "streams", "step"}, as JSON.
+std::string TimelineJson(const SimulatedStep& step);
 
 // What a row of a comparison keeps of its step to be drawn, one of `rows`.
 PictureLimits LimitsOfRow(std::size_t rows);

@@ -62,7 +62,7 @@ const tip = (page) => page.evaluate(() => {
 
 async function picture(file, name) {
   for (const scheme of ["light", "dark"]) {
-    for (const width of [1400, 900]) {
+    for (const width of [1400, 900, 420]) {
       const { page, close } = await open(file, { width, scheme });
       // Nothing is wider than the window.
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth) <= width, name);
@@ -126,19 +126,28 @@ async function checkStep(file, answer, passes, name) {
   await page.waitForTimeout(150);
   assert.deepEqual(await visible(page), [from, to]);
 
-  // Every pass of the first rank says what it is, where it is.
+  // Passes of the first rank say what they are, where they are; close enough that a pixel, which is
+  // what a pointer is exact to, is less than half of one.
+  await page.evaluate(() => scrollTo(0, 0));
+  await over.scrollIntoViewIfNeeded();
+  for (let i = 0; i < 3; ++i) await page.locator("button[data-zoom=in]").click();
+  await page.getByRole("button", { name: "Passes" }).click();
+  await page.waitForTimeout(150);
   const bars = await page.evaluate(() => {
+    const [from, to] = [Number(document.body.dataset.from), Number(document.body.dataset.to)];
     const all = readBars(page.data.step.ranks[0].bars);
-    return all.filter((bar) => bar.passes && bar.passes.length === 1).slice(0, 8)
-      .map((bar) => ({ middle: (bar.start + bar.end) / 2, pass: bar.passes[0] }));
+    return all.filter((bar) => bar.passes && bar.passes.length === 1 && bar.start > from &&
+      bar.end < to).slice(0, 8).map((bar) => ({ share: ((bar.start + bar.end) / 2 - from) /
+      (to - from), pass: bar.passes[0] }));
   });
+  assert.ok(bars.length > 0);
   for (const bar of bars) {
-    await page.evaluate((middle) => {
+    await page.evaluate((share) => {
       const over = document.querySelector("canvas.over");
       const box = over.getBoundingClientRect();
       over.dispatchEvent(new MouseEvent("mousemove", { bubbles: true,
-        clientX: box.left + box.width * middle / page.data.step.length, clientY: box.top + 6 }));
-    }, bar.middle);
+        clientX: box.left + box.width * share, clientY: box.top + 6 }));
+    }, bar.share);
     const shown = await tip(page);
     const kind = ["Forward", "Backward", "Input gradient", "Weight gradient"][bar.pass[0]];
     assert.ok(shown.startsWith(`${kind} of micro-batch ${bar.pass[2]}\nrank 0, stage ${
@@ -149,7 +158,8 @@ async function checkStep(file, answer, passes, name) {
   // Close by, tasks of a stream.
   await page.evaluate(() => scrollTo(0, 0));
   await over.scrollIntoViewIfNeeded();
-  for (let i = 0; i < 12; ++i) await page.locator("button[data-zoom=in]").click();
+  await page.getByRole("button", { name: "Auto" }).last().click();
+  for (let i = 0; i < 9; ++i) await page.locator("button[data-zoom=in]").click();
   await page.waitForTimeout(200);
   await page.screenshot({ path: path.join(pictures, `${name}-close.png`) });
   const near = await visible(page);
@@ -239,6 +249,49 @@ console.log("large job: 4096 passes, zoom and hover");
 }
 
 {
+  const question = "--model llama-3.1-70b --cluster dgx-h100 --nodes 16 --global-batch 1024 " +
+    "--seq 8192";
+  answer = run(`plan ${question}`, "plan.html");
+  const { page, said, close } = await open("plan.html");
+  const rows = page.locator("table.plans tbody tr");
+  assert.equal(await rows.count(), answer.plans.length);
+  assert.equal(await page.locator("svg.front circle.front").count(), answer.pareto.length);
+  assert.equal(await page.locator("svg.front circle.listed").count(), answer.plans.length);
+  const stages = (plan) => plan.memory.stages.length;
+  assert.equal(await page.locator("svg.stages g.item").first().locator("rect").count(),
+    stages(answer.plans[0]));
+  // The parts of the waterfall end where the step does, for each plan that is chosen.
+  for (const i of [0, 1, answer.plans.length - 1]) {
+    await rows.nth(i).click();
+    const ends = await page.evaluate(() => waterfallParts(chosen.plan).slice(-2)
+      .map((part) => part.to));
+    for (const end of ends) {
+      assert.ok(Math.abs(end / answer.plans[i].step_time_s - 1) < 1e-9, `${end}`);
+    }
+    assert.equal(await page.locator("svg.stages text.total").count(), stages(answer.plans[i]));
+    assert.equal(await page.locator("tr.best").count(), 1);
+  }
+  // Sorted by memory, and back to the smallest number first.
+  const memory = async () => (await page.locator("table.plans tbody tr td:last-child")
+    .allInnerTexts()).map((text) => Number.parseFloat(text));
+  await page.locator("table.plans th button", { hasText: "memory" }).click();
+  const ascending = await memory();
+  assert.deepEqual(ascending, [...ascending].sort((a, b) => a - b));
+  await page.locator("table.plans th button", { hasText: "memory" }).click();
+  assert.deepEqual(await memory(), [...ascending].reverse());
+  await page.locator("input").fill("pp8 tp4");
+  const left = answer.plans.filter(({ plan }) => plan.pp === 8 && plan.tp === 4).length;
+  assert.ok(left > 0 && left < answer.plans.length);
+  assert.equal(await rows.count(), left);
+  await page.locator("details.facts summary").click();
+  assert.ok((await page.locator("dd.code").innerText()).startsWith(`./mw plan ${question}`));
+  assert.deepEqual(said, []);
+  await close();
+  await picture("plan.html", "plan");
+  console.log("plan: table, front, waterfall, stages");
+}
+
+{
   // Names that are markup stay text.
   const name = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'&";
   const cluster = path.join(folder, "cluster.json");
@@ -249,6 +302,13 @@ console.log("large job: 4096 passes, zoom and hover");
   assert.equal(await page.locator("img").count(), 0);
   assert.deepEqual(said, []);
   await close();
+  run(`plan --model llama-3.1-8b --cluster ${cluster} --global-batch 16 --seq 8192`,
+    "plan_names.html");
+  const plan = await open("plan_names.html");
+  assert.equal(await plan.page.locator("header .under").innerText(), name);
+  assert.equal(await plan.page.locator("img").count(), 0);
+  assert.deepEqual(plan.said, []);
+  await plan.close();
   console.log("names are text");
 }
 

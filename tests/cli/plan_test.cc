@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
 
@@ -65,24 +66,24 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(
-      Keys(json),
-      testing::ElementsAre(
-          "step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu",
-          "mfu_convention", "fits", "plan", "micro_batches", "slowest_stage", "time", "memory",
-          "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits", "estimate_error",
-          "question", "warnings", "memory_limit_bytes", "plans", "simulation", "pareto", "searched",
-          "rejected", "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(Keys(json),
+              testing::ElementsAre(
+                  "step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+                  "hfu", "ideal_time_s", "mfu_convention", "fits", "plan", "micro_batches",
+                  "slowest_stage", "time", "memory", "simulated_step_time_s",
+                  "simulated_peak_bytes", "simulated_fits", "estimate_error", "question",
+                  "warnings", "memory_limit_bytes", "plans", "simulation", "pareto", "searched",
+                  "rejected", "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);
   EXPECT_EQ(json["step_time_s"], best["step_time_s"]);
   EXPECT_THAT(Keys(best),
               testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu",
-                                   "model_tflops_per_gpu", "mfu", "hfu", "mfu_convention", "fits",
-                                   "plan", "micro_batches", "slowest_stage", "time", "memory",
-                                   "simulated_step_time_s", "simulated_peak_bytes",
-                                   "simulated_fits", "estimate_error"));
+                                   "model_tflops_per_gpu", "mfu", "hfu", "ideal_time_s",
+                                   "mfu_convention", "fits", "plan", "micro_batches",
+                                   "slowest_stage", "time", "memory", "simulated_step_time_s",
+                                   "simulated_peak_bytes", "simulated_fits", "estimate_error"));
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
                                    "micro_batch", "zero", "zero_shard", "recompute", "schedule",
@@ -457,6 +458,58 @@ TEST(Explain, PlanThatDoesNotFit) {
   EXPECT_THAT(outcome.out, StartsWith("tp=1,pp=1,zero=0: does not fit; the plan that needs least "
                                       "memory is tp1 "));
   EXPECT_THAT(outcome.out, HasSubstr("optimizer state"));
+}
+
+TEST_F(PlanFile, PageHoldsTheAnswer) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  for (const char* question : {kSmall, kMoe, kImpossible}) {
+    const Outcome outcome = RunCommand(std::string("plan --json --html plan.html") + question);
+    EXPECT_THAT(outcome.err, HasSubstr("millwright: wrote plan.html, "));
+    const std::string page = Read("plan.html"), begin = "id=\"data\">";
+    const std::size_t from = page.find(begin) + begin.size();
+    const Json data = Json::parse(page.substr(from, page.find("</script>", from) - from));
+    Json answer = Json::parse(outcome.out);
+    answer.erase("timing");
+    EXPECT_EQ(data["answer"], answer);
+    EXPECT_EQ(data["names"].size(), answer["plans"].size());
+    EXPECT_EQ(data["pareto_names"].size(), answer["pareto"].size());
+    EXPECT_EQ(data["rejected"].size(), answer["rejected"].size());
+    EXPECT_EQ(data["command"], std::string("./mw plan --json --html plan.html") + question);
+    EXPECT_EQ(data["timeline"].is_null(), answer["plans"].empty());
+    if (answer["plans"].empty()) continue;
+    // Its step is the one that the plan is ranked by.
+    EXPECT_NEAR(data["timeline"]["step"]["length"].get<double>() / 1e9,
+                answer["plans"][0]["simulated_step_time_s"].get<double>(), 1e-9);
+    for (const Json& plan : answer["plans"]) {
+      // What the FLOPs take at the peak: the MFU's share of the step, and no more than computing.
+      const double ideal = plan["ideal_time_s"];
+      EXPECT_NEAR(ideal / plan["step_time_s"].get<double>(), plan["mfu"].get<double>(), 1e-12);
+      EXPECT_LE(ideal, plan["time"]["compute"].get<double>());
+    }
+    RunCommand(std::string("plan --html plan.html --json") + question);
+    Json again = data;
+    again["command"] = std::string("./mw plan --html plan.html --json") + question;
+    const std::string second = Read("plan.html");
+    EXPECT_EQ(Json::parse(second.substr(from, second.find("</script>", from) - from)), again);
+  }
+}
+
+TEST_F(PlanFile, CommandOfThePageIsAsAShellTakesIt) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  std::vector<std::string> args = Words(std::string("plan --out it's.json") + kSmall);
+  args.insert(args.end(), {"--html", "a b.html"});
+  ASSERT_EQ(RunCommand(args).code, 0);
+  EXPECT_THAT(Read("a b.html"), HasSubstr("./mw plan --out 'it'\\\\''s.json'" +
+                                          std::string(kSmall) + " --html 'a b.html'"));
+}
+
+TEST_F(PlanFile, PageThatCannotBeWritten) {
+  if (!HasPageLibrary()) GTEST_SKIP() << "built without D3";
+  EXPECT_EQ(RunCommand("plan --html missing/plan.html" + std::string(kSmall)).err,
+            "millwright: missing/plan.html: cannot be written: No such file or directory\n");
+  EXPECT_EQ(RunCommand("plan --html a --out a" + std::string(kSmall)).err,
+            "millwright: --html: is the file of --out\n");
+  EXPECT_EQ(Files(), 0);
 }
 
 }  // namespace
