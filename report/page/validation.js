@@ -14,7 +14,7 @@ function runTip(run) {
 }
 
 // On log axes a band of a share is a stripe of one width everywhere.
-function scatterChart(section, runs, colour) {
+function scatterChart(section, runs, look) {
   const svg = d3.select(section).append("svg").attr("class", "scatter").attr("role", "img")
     .attr("aria-label", "Predicted against measured step time");
   page.redraws.push(() => {
@@ -35,10 +35,11 @@ function scatterChart(section, runs, colour) {
         corner(b, 1 / (1 + band[0])), corner(a, 1 / (1 + band[0]))].join(" "));
     plot.selectAll("line").data([0]).join("line").attr("x1", x(a)).attr("y1", y(a))
       .attr("x2", x(b)).attr("y2", y(b)).attr("stroke", page.colour.soft);
-    plot.selectAll("circle").data(runs).join("circle").attr("r", 3.5).attr("fill-opacity", 0.75)
-      .attr("fill", (run) => colour(run.group)).attr("cx", (run) => x(run.measured))
-      .attr("cy", (run) => y(run.predicted)).on("mousemove", runTip)
-      .on("mouseleave", page.tip.hide);
+    plot.selectAll("path.run").data(runs).join("path").attr("class", "run")
+      .attr("fill-opacity", 0.75).attr("fill", (run) => look(run.group).colour)
+      .attr("d", (run) => d3.symbol().type(look(run.group).symbol).size(40)())
+      .attr("transform", (run) => `translate(${x(run.measured)},${y(run.predicted)})`)
+      .on("mousemove", runTip).on("mouseleave", page.tip.hide);
     const ticks = (axis) => axis.ticks(6, "~g").tickSizeOuter(0);
     const place = (name, move, axis) => svg.selectAll("g." + name).data([0]).join("g")
       .attr("class", name).attr("transform", move).call(ticks(axis));
@@ -54,7 +55,7 @@ function scatterChart(section, runs, colour) {
 }
 
 // A row a source: each run at its error, the median error as a line.
-function errorChart(section, groups, runs, colour) {
+function errorChart(section, groups, runs, look) {
   const svg = d3.select(section).append("svg").attr("class", "errors").attr("role", "img")
     .attr("aria-label", "Error by source");
   page.redraws.push(() => {
@@ -71,9 +72,11 @@ function errorChart(section, groups, runs, colour) {
     const row = new Map(groups.map((group, i) => [group.name, (i + 0.5) * height]));
     const points = svg.selectAll("g.points").data([0]).join("g").attr("class", "points")
       .attr("transform", `translate(${left},0)`);
-    points.selectAll("circle").data(runs).join("circle").attr("r", 3).attr("fill-opacity", 0.6)
-      .attr("fill", (run) => colour(run.group)).attr("cx", (run) => x(run.error))
-      .attr("cy", (run, i) => row.get(run.group) + (i * 7 % 11 - 5) * 1.4)
+    points.selectAll("path").data(runs).join("path").attr("fill-opacity", 0.6)
+      .attr("fill", (run) => look(run.group).colour)
+      .attr("d", (run) => d3.symbol().type(look(run.group).symbol).size(30)())
+      .attr("transform", (run, i) => `translate(${x(run.error)},${row.get(run.group) +
+        (i * 7 % 11 - 5) * 1.4})`)
       .on("mousemove", runTip).on("mouseleave", page.tip.hide);
     points.selectAll("line").data(groups).join("line").attr("stroke", page.colour.ink)
       .attr("stroke-width", 2).attr("x1", (group) => x(group.bias))
@@ -105,8 +108,13 @@ function table(section, titles, rows) {
 page.start(() => {
   const {groups, runs} = page.data;
   const index = new Map(groups.map((group, i) => [group.name, i]));
+  // More groups than colours: the same ones in another shape.
   const paints = page.paint.length;
-  const colour = (group) => page.paint[index.get(group) % paints];
+  const symbols = [d3.symbolCircle, d3.symbolDiamond, d3.symbolTriangle, d3.symbolSquare];
+  const look = (group) => {
+    const i = index.get(group);
+    return {colour: page.paint[i % paints], symbol: symbols[Math.floor(i / paints) % symbols.length]};
+  };
   page.element(page.header, "h1", "", page.data.heading);
   page.element(page.main, "p", "sentence", page.data.sentence);
   if (runs.length > 0) {
@@ -115,13 +123,15 @@ page.start(() => {
     const legend = page.element(scatter, "div", "legend");
     groups.forEach((group, i) => {
       const entry = page.element(legend, "span");
-      page.swatch(entry, i % paints);
+      d3.select(entry).append("svg").attr("width", 12).attr("height", 12).append("path")
+        .style("fill", `var(--p${i % paints})`).attr("transform", "translate(6,6)")
+        .attr("d", d3.symbol().type(look(group.name).symbol).size(50)());
       entry.appendChild(document.createTextNode(group.name));
     });
-    scatterChart(scatter, runs, colour);
+    scatterChart(scatter, runs, look);
     errorChart(page.section("Error by source",
       "line: median error; right: median and 90th percentile of the absolute error"), groups, runs,
-    colour);
+    look);
   }
   for (const one of page.data.tables) table(page.section(one.title), one.titles, one.rows);
 });

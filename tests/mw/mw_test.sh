@@ -68,7 +68,8 @@ END
 # run ARGUMENT...: mw, called from another folder.  Leaves code, stdout, stderr and called.
 run() {
   : >"$calls"
-  (cd "$scratch/elsewhere" && PATH=$scratch/bin "$tree/mw" "$@" >"$scratch/out" 2>"$scratch/err")
+  (cd "$scratch/elsewhere" &&
+    timeout 60 env PATH="$scratch/bin" "$tree/mw" "$@" >"$scratch/out" 2>"$scratch/err")
   code=$?
   stdout=$(cat "$scratch/out")
   stderr=$(cat "$scratch/err")
