@@ -71,7 +71,7 @@ function planTable(section, rows) {
   const filter = page.element(label, "input");
   filter.type = "search";
   filter.placeholder = "tp4 pp8";
-  const made = page.element(page.element(section, "div", "scroll"), "table", "plans");
+  const made = page.element(page.element(section, "div", "scroll tall"), "table", "plans");
   const head = page.element(page.element(made, "thead"), "tr");
   const body = page.element(made, "tbody");
   const note = page.element(section, "p", "note");
@@ -163,8 +163,7 @@ function frontChart(section, front, rows, limit) {
 // From the time that the model's FLOPs take at the peak to the step: what is lost to what.
 function waterfallParts(plan) {
   const ideal = plan.ideal_time_s;
-  const parts = [{name: `model FLOPs at ${page.data.gpu}'s dense peak`, from: 0, to: ideal,
-    paint: 1}];
+  const parts = [{name: "the model's FLOPs at the peak", from: 0, to: ideal, paint: 1}];
   let at = ideal;
   page.data.times.forEach(([key, label], i) => {
     const time = key === "compute" ? plan.time.compute - ideal : plan.time[key];
@@ -363,7 +362,7 @@ page.start(() => {
       return section;
     };
     waterfallChart(named("From the peak to the step",
-      "what the estimate loses to a perfect machine, item by item"));
+      `what the estimate loses to ${page.data.gpu}s at their dense peak, item by item`));
     stagesChart(named("Memory by stage", `against the ${page.gib(capacity)} of a GPU; dashed: what ` +
       "the search may use"), capacity, limit);
     if (answer.pareto.length > 0) {
