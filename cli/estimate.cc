@@ -7,6 +7,8 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/export_flags.h"
+#include "cli/import_flags.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "planner/estimator.h"
@@ -26,15 +28,25 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
   bool json = false;
   flags.AddTo(line);
   plan_flags.AddTo(line);
+  ImportFlags import;
+  import.AddTo(line);
   line.Section("Output");
   line.Flag("--json", json, "the answer as JSON");
+  std::optional<std::string> out;
+  line.Text("--out", "FOLDER", out, "for the job file and the files of --export");
+  ExportFlags exports;
+  exports.AddTo(line);
   line.Example(
       "estimate --model llama-3.1-8b --cluster dgx-h100 --global-batch 64 --seq 8192 "
       "--tp 2");
+  line.Example("estimate --from-megatron pretrain.sh --cluster dgx-h100");
   line.Example("estimate job.json --recompute 'selective(mlp)' --json");
   if (!line.Parse(args, console.out)) return 0;
-  Job job = flags.Resolve(line);
-  job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster());
+  exports.Check(line, out);
+  if (out && !exports.asked()) line.Problem("--out", "needs --export");
+  Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
+  // What a script says of the cluster's size has been taken into account.
+  job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster() && !import.asked());
   job.has_parallel = true;
   if (!HasClosedForm(job.parallel.schedule)) {
     line.Warning("schedule",
@@ -45,6 +57,7 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
   }
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
+  import.ShowIgnored(console);
 
   const Cluster cluster(job.cluster);
   if (const Verdict verdict =
@@ -68,8 +81,15 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
     warnings.push_back(*outside);
     console.err << fmt::format("millwright: warning: {}\n", *outside);
   }
-  console.out << (json ? EstimateJson(job, estimate, warnings)
+  std::optional<Exported> exported;
+  if (exports.asked()) {
+    job.has_model = job.has_training = job.has_cluster = true;
+    exported = exports.Make(job);
+  }
+  console.out << (json ? EstimateJson(job, estimate, warnings, exported)
                        : EstimateText(job, estimate, console.style));
+  console.out.flush();
+  if (exported) ExportFlags::Write(*out, *exported, console);
   return estimate.fits() ? 0 : 1;
 }
 

@@ -150,9 +150,9 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
 
 void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
   const bool shape = layers_ || hidden_ || heads_;
-  const bool detail = kv_heads_ || head_dim_ || ffn_ || vocab_ || max_positions_ || swiglu_ ||
-                      rms_norm_ || rope_ || untied_ || bias_ || dropout_;
-  if (model_ && (shape || detail)) {
+  const bool detail = kv_heads_ || head_dim_ || ffn_ || max_positions_ || swiglu_ || rms_norm_ ||
+                      rope_ || untied_ || bias_ || dropout_ || (vocab_ && !job.has_model);
+  if (model_ && (shape || detail || vocab_)) {
     line.Problem("--model", "a shape (--layers, --hidden, ...) is given too; give one of them");
     return;
   }
@@ -163,6 +163,8 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
     } catch (const ConfigError& error) {
       NoteError(line, "--model", error);
     }
+  } else if (job.has_model && vocab_ && !shape && !detail) {
+    job.model.vocab_size = *vocab_;
   } else if (shape || detail) {
     const std::pair<const char*, bool> needed[] = {
         {"--layers", layers_.has_value()},
@@ -202,28 +204,28 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
   }
 }
 
-void JobFlags::ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const {
+void JobFlags::ResizeByGpus(CommandLine& line, ClusterConfig& cluster, std::int64_t gpus) {
   const int of_node = cluster.gpus_per_node;
-  if (*gpus_ % of_node == 0) {
-    cluster.nodes = static_cast<int>(*gpus_ / of_node);
-  } else if (*gpus_ < of_node) {
-    const ClusterConfig part = PartOfNode(cluster, static_cast<int>(*gpus_));
+  if (gpus % of_node == 0) {
+    cluster.nodes = static_cast<int>(gpus / of_node);
+  } else if (gpus < of_node) {
+    const ClusterConfig part = PartOfNode(cluster, static_cast<int>(gpus));
     for (const ClusterProblem& problem : Inconsistencies(part)) {
       line.Problem("--gpus",
-                   fmt::format("{} of the {} GPUs of a {} node cannot stand alone: {}: {}", *gpus_,
+                   fmt::format("{} of the {} GPUs of a {} node cannot stand alone: {}: {}", gpus,
                                of_node, cluster.name, problem.field, problem.what));
     }
     cluster = part;
   } else {
-    const std::int64_t below = *gpus_ / of_node * of_node;
+    const std::int64_t below = gpus / of_node * of_node;
     line.Problem("--gpus",
                  fmt::format("expected a multiple of the {0} GPUs of a {1} node ({2}, {3}), or "
                              "fewer than {0}, got \"{4}\"",
-                             of_node, cluster.name, below, below + of_node, *gpus_));
+                             of_node, cluster.name, below, below + of_node, gpus));
   }
 }
 
-void JobFlags::ResolveCluster(CommandLine& line, Job& job) const {
+void JobFlags::ResolveCluster(CommandLine& line, Job& job, std::optional<std::int64_t> gpus) const {
   if (cluster_) {
     try {
       job.cluster = LoadCluster(*cluster_);
@@ -235,7 +237,7 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job) const {
   } else if (!job.has_cluster) {
     line.Missing("--cluster", "missing; give a preset or a JSON file");
   }
-  if (job.has_cluster) Resize(line, job.cluster);
+  if (job.has_cluster) Resize(line, job.cluster, gpus);
 }
 
 ClusterConfig JobFlags::ResolveCluster(CommandLine& line, const std::string& name) const {
@@ -245,7 +247,8 @@ ClusterConfig JobFlags::ResolveCluster(CommandLine& line, const std::string& nam
   return cluster;
 }
 
-void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster) const {
+void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster,
+                      std::optional<std::int64_t> gpus) const {
   if (gpu_) {
     try {
       cluster.gpu = FindGpu(*gpu_);
@@ -268,8 +271,8 @@ void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster) const {
   }
   if (nodes_ && gpus_) {
     line.Problem("--gpus", "--nodes is given too; give one of them");
-  } else if (gpus_) {
-    ResizeByGpus(line, cluster);
+  } else if (gpus_ || (gpus && !nodes_)) {
+    ResizeByGpus(line, cluster, gpus_ ? *gpus_ : *gpus);
   } else if (nodes_) {  // what the file says has been checked with the file
     cluster.nodes = static_cast<int>(*nodes_);
     for (const ClusterProblem& problem : Inconsistencies(cluster)) {
@@ -363,8 +366,12 @@ Job JobFlags::Resolve(CommandLine& line, const std::string* file) const {
     if (cluster_ || gpu_) ResolveCluster(line, rest);
     return job;
   }
+  return Resolve(line, std::move(job), std::nullopt);
+}
+
+Job JobFlags::Resolve(CommandLine& line, Job job, std::optional<std::int64_t> gpus) const {
   ResolveModel(line, job);
-  ResolveCluster(line, job);
+  ResolveCluster(line, job, gpus);
   ResolveTraining(line, job);
   if (job.has_model) Warn(line, job);
   return job;

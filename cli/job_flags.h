@@ -30,6 +30,9 @@ class JobFlags {
   Job Resolve(CommandLine& line) const;
   // The same over one of several files.
   Job Resolve(CommandLine& line, const std::string& file) const;
+  // The same over a job that something else than a job file gives, on so many GPUs where no flag
+  // says how many.
+  Job Resolve(CommandLine& line, Job job, std::optional<std::int64_t> gpus) const;
   const std::vector<std::string>& files() const { return files_; }
 
   // The cluster of that name with the size and GPU given; ConfigError with every problem.
@@ -37,17 +40,21 @@ class JobFlags {
 
   // Whether the cluster's size was given here, not by the job file.
   bool sizes_cluster() const { return nodes_ || gpus_ || cluster_; }
+  bool gives_model() const { return model_ || layers_ || hidden_ || heads_; }
+  std::optional<std::int64_t> vocabulary() const { return vocab_; }
 
  private:
   Job Resolve(CommandLine& line, const std::string* file) const;
   void AddModelTo(CommandLine& line);
   void AddTrainingTo(CommandLine& line);
   void ResolveModel(CommandLine& line, Job& job) const;
-  void ResolveCluster(CommandLine& line, Job& job) const;
-  void Resize(CommandLine& line, ClusterConfig& cluster) const;
+  void ResolveCluster(CommandLine& line, Job& job,
+                      std::optional<std::int64_t> gpus = std::nullopt) const;
+  void Resize(CommandLine& line, ClusterConfig& cluster,
+              std::optional<std::int64_t> gpus = std::nullopt) const;
   void ResolveTraining(CommandLine& line, Job& job) const;
   void Warn(CommandLine& line, const Job& job) const;
-  void ResizeByGpus(CommandLine& line, ClusterConfig& cluster) const;
+  static void ResizeByGpus(CommandLine& line, ClusterConfig& cluster, std::int64_t gpus);
 
   std::vector<std::string> files_;
   std::optional<std::string> model_, cluster_, gpu_, calibration_;

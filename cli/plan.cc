@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/export_flags.h"
 #include "cli/html_flag.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
@@ -219,7 +220,11 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
               "simulate the best 32, or all that are listed, and rank them by that (default: on)");
   line.Int("--threads", threads, {1, kMostThreads}, "of the search (default: one a core)");
   line.Section("Output");
-  line.Text("--out", "JOB.json", out, "write the question and the best plan as a job file");
+  line.Text("--out", "JOB.json", out,
+            "write the question and the best plan as a job file; with --export, the folder for it "
+            "and the exported files");
+  ExportFlags exports;
+  exports.AddTo(line);
   line.Text("--html", "FILE", html, "write the answer as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example(
@@ -251,7 +256,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   for (const std::string& text : require) filter([&] { options.filter.Require(text); });
   for (const std::string& text : forbid) filter([&] { options.filter.Forbid(text); });
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
-  if (out) CheckOut(line, *out);
+  exports.Check(line, out);
+  if (out && !exports.asked()) CheckOut(line, *out);
   Job job = flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
@@ -291,6 +297,13 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
       console.err << fmt::format("millwright: warning: {}\n", *outside);
     }
   }
+  Job solved = job;
+  if (!answer.plans().empty()) {
+    solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
+        solved.has_search = true;
+    solved.parallel = answer.plans().front().estimate.plan;
+    if (exports.asked()) answer.exported = exports.Make(solved);
+  }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
   console.out.flush();  // a long search is not lost where a file cannot be written
   if (page) {
@@ -298,11 +311,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     page->Commit();
     SayWritten(*page, console);
   }
-  if (out && !answer.plans().empty()) {
-    Job solved = job;
-    solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
-        solved.has_search = true;
-    solved.parallel = answer.plans().front().estimate.plan;
+  if (answer.exported) {
+    ExportFlags::Write(*out, *answer.exported, console);
+  } else if (out && !answer.plans().empty()) {
     try {
       WriteTextFile(*out, WriteJob(solved));
     } catch (const ConfigError& error) {

@@ -22,6 +22,8 @@ class FileWriter {
   FileWriter& operator=(const FileWriter&) = delete;
 
   void Write(std::string_view text);
+  // What was written takes up its space, so that Commit does not find the disk full.
+  void Flush();
   void Commit();
 
   const std::string& file() const { return file_; }
@@ -29,7 +31,6 @@ class FileWriter {
 
  private:
   [[noreturn]] void Fail(int error) const;
-  void Flush();
 
   std::string file_, target_, temporary_, buffer_;
   int descriptor_ = -1;

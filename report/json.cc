@@ -165,6 +165,16 @@ Json Counts(const SearchResult& result, const ModelConfig& model) {
           {"out_of_memory", std::move(out_of_memory)}};
 }
 
+Json ToJson(const Exported& exported) {
+  Json files = Json::array(), unexpressed = Json::array();
+  for (const ExportedFile& file : exported.files) files.push_back(file.name);
+  for (const Unexpressed& u : exported.unexpressed) {
+    unexpressed.push_back(
+        {{"format", NameIn(ExportFormatNames(), u.format)}, {"field", u.field}, {"why", u.why}});
+  }
+  return {{"files", std::move(files)}, {"unexpressed", std::move(unexpressed)}};
+}
+
 // Names come from files, and files may hold anything: what is not UTF-8 is replaced.
 std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
@@ -225,6 +235,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     one.update(Counts(x.result, answer.job.model));
     json["explain"] = std::move(one);
   }
+  if (answer.exported) json["export"] = ToJson(*answer.exported);
   json["timing"] = {{"search_s", answer.search_seconds},
                     {"simulate_s", answer.simulate_seconds},
                     {"threads", answer.threads}};
@@ -232,10 +243,12 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
 }
 
 std::string EstimateJson(const Job& job, const Estimate& e,
-                         const std::vector<std::string>& warnings) {
+                         const std::vector<std::string>& warnings,
+                         const std::optional<Exported>& exported) {
   Json json = ToJson(e, job, e.capacity);
   json["question"] = QuestionJson(job);
   json["warnings"] = warnings;
+  if (exported) json["export"] = ToJson(*exported);
   return Dump(json);
 }
 

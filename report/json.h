@@ -5,6 +5,7 @@
 // The same question gives the same bytes, but for `timing`.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,8 @@ namespace millwright {
 
 std::string PlanAnswerJson(const PlanAnswer& answer);
 std::string EstimateJson(const Job& job, const Estimate& estimate,
-                         const std::vector<std::string>& warnings);
+                         const std::vector<std::string>& warnings,
+                         const std::optional<Exported>& exported = {});
 // A plan that is rejected before it is costed.
 std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
                                  const std::vector<std::string>& warnings);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/import_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ostream>
+
+#include "planner/megatron_args.h"
+#include "report/text.h"
+
+namespace millwright {
+
+void ImportFlags::AddTo(CommandLine& line) {
+  line.Section("Existing run");
+  line.Text("--from-megatron", "FILE", megatron_,
+            "a launch script or arguments of Megatron-LM, in place of a job file; flags override "
+            "them");
+  line.Flag("--verbose", verbose_, "name the options that change neither time nor memory");
+}
+
+Job ImportFlags::Resolve(CommandLine& line, const JobFlags& flags) {
+  if (!flags.files().empty()) {
+    line.Problem("--from-megatron", "a job file is given too; give one of them");
+  }
+  ImportedRun run;
+  try {
+    run = ReadMegatronArgs(*megatron_, ReadTextFile(*megatron_),
+                           {.model = !flags.gives_model(), .vocab = flags.vocabulary()});
+  } catch (const ConfigError& error) {
+    NoteError(line, "", error);
+    return {};
+  }
+  for (const std::string& warning : run.warnings) line.Warning("--from-megatron", warning);
+  ignored_ = std::move(run.ignored);
+  const std::int64_t batch = run.job.training.global_batch_size;
+  // Until the cluster is known; Megatron's own default is a micro-batch on each replica.
+  if (batch == 0) run.job.training.global_batch_size = 1;
+  Job job = flags.Resolve(line, run.job, run.gpus);
+  if (line.HasProblems()) return job;
+  const bool given = batch != 0 || job.training.global_batch_size != 1;
+  run.job = job;
+  if (!given) run.job.training.global_batch_size = 0;
+  std::vector<std::string> problems;
+  job = PlacedOn(run, job.cluster.gpus(), problems);
+  for (const std::string& problem : problems) {
+    line.Problem("--from-megatron",
+                 fmt::format("{}{}", problem,
+                             run.gpus ? ""
+                                      : "; the script does not say how many it has: give "
+                                        "--nodes or --gpus"));
+  }
+  return job;
+}
+
+void ImportFlags::ShowIgnored(Console& console) const {
+  if (ignored_.empty()) return;
+  if (verbose_) {
+    console.err << fmt::format("millwright: note: no effect on time and memory: {}\n",
+                               fmt::join(ignored_, " "));
+  } else {
+    console.err << fmt::format(
+        "millwright: note: {} no effect on time and memory (--verbose names {})\n",
+        ignored_.size() == 1 ? "1 option has" : fmt::format("{} options have", ignored_.size()),
+        ignored_.size() == 1 ? "it" : "them");
+  }
+}
+
+}  // namespace millwright

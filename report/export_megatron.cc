@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Megatron-LM's arguments as a shell array, and the same as Megatron-Bridge's configuration.
+//
+// Bridge's names: NVIDIA-NeMo/Megatron-Bridge, docs/megatron-lm-to-megatron-bridge.md at commit
+// 167ba2ad3210 (2026), and the presets of megatron/bridge/training/mixed_precision.py.  An option
+// that is not in the table below has the same name there, under `model`.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/unit_text.h"
+#include "report/export_notes.h"
+#include "report/megatron_settings.h"
+
+namespace millwright {
+namespace {
+
+// As a word of a shell.
+std::string Quoted(const std::string& value) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-' || c == ',';
+  };
+  // None of the values holds a quotation mark: they are numbers, names and patterns of ours.
+  return std::all_of(value.begin(), value.end(), plain) ? value : fmt::format("'{}'", value);
+}
+
+struct BridgeKey {
+  std::string_view option;
+  std::string_view keys;        // those to set, divided by blanks
+  std::string_view value = {};  // empty: the option's own, or true
+};
+constexpr BridgeKey kBridgeKeys[] = {
+    {"--num-experts", "model.num_moe_experts"},
+    {"--seq-length", "model.seq_length dataset.seq_length"},
+    {"--group-query-attention", ""},  // follows from the number of groups
+    {"--disable-bias-linear", "model.add_bias_linear", "false"},
+    {"--untie-embeddings-and-output-weights", "model.share_embeddings_and_output_weights", "false"},
+    {"--squared-relu", "model.activation_func", "squared_relu"},
+    {"--micro-batch-size", "train.micro_batch_size"},
+    {"--global-batch-size", "train.global_batch_size"},
+    {"--use-distributed-optimizer",
+     "ddp.use_distributed_optimizer optimizer.use_distributed_optimizer"},
+    {"--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances"},
+    {"--use-megatron-fsdp", "ddp.use_megatron_fsdp dist.use_megatron_fsdp"},
+    {"--data-parallel-sharding-strategy", "ddp.data_parallel_sharding_strategy"},
+    {"--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion", "false"},
+    {"--ckpt-format", "checkpoint.ckpt_format"},
+    {"--overlap-grad-reduce", "ddp.overlap_grad_reduce"},
+    {"--overlap-param-gather", "ddp.overlap_param_gather"},
+    {"--tp-comm-overlap", "comm_overlap.tp_comm_overlap"},
+    {"--no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", "false"},
+    {"--overlap-moe-expert-parallel-comm", "comm_overlap.overlap_moe_expert_parallel_comm"},
+    {"--num-virtual-stages-per-pipeline-rank", "model.virtual_pipeline_model_parallel_size"},
+    {"--moe-enable-deepep", "model.moe_flex_dispatcher_backend", "deepep"},
+    {"--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer"},
+    {"--exp-avg-dtype", "optimizer.exp_avg_dtype"},
+    {"--exp-avg-sq-dtype", "optimizer.exp_avg_sq_dtype"},
+    // What the preset of mixed precision decides.
+    {"--bf16", ""},
+    {"--fp16", ""},
+    {"--fp8-format", ""},
+    {"--fp8-recipe", ""},
+    {"--fp4-format", ""},
+    {"--fp4-recipe", ""},
+    {"--grad-reduce-in-bf16", ""},
+    {"--accumulate-allreduce-grads-in-fp32", ""},
+    {"--no-check-for-nan-in-loss-and-grad", ""},
+};
+
+std::string_view PrecisionPreset(Precision precision) {
+  switch (precision) {
+    case Precision::kFp16:
+      return "fp16_mixed";
+    case Precision::kBf16:
+      return "bf16_mixed";
+    case Precision::kFp8:
+      return "bf16_with_fp8_current_scaling_mixed";
+    case Precision::kMxfp8:
+      return "bf16_with_mxfp8_mixed";
+    case Precision::kNvfp4:
+      return "bf16_with_nvfp4_mixed";
+  }
+  return {};
+}
+
+bool IsNumber(const std::string& value) {
+  return !value.empty() && value.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+std::string YamlValue(const MegatronSetting& setting) {
+  if (setting.values.empty()) return "true";
+  const auto scalar = [](const std::string& value) {
+    return IsNumber(value) ? value : fmt::format("\"{}\"", value);
+  };
+  // Python takes a list where the command line takes words or a pattern.
+  const bool list = setting.option == "--recompute-modules";
+  if (setting.option == "--window-size") {
+    return fmt::format("[{}]", setting.values.front());
+  }
+  if (!list) return scalar(setting.values.front());
+  std::string text = "[";
+  for (const std::string& value : setting.values) {
+    text += fmt::format("{}{}", text.size() > 1 ? ", " : "", scalar(value));
+  }
+  return text + ']';
+}
+
+// Topic by topic, and in each as they come.
+using YamlTree = std::map<std::string, std::vector<std::pair<std::string, std::string>>>;
+
+void AddKeys(YamlTree& tree, std::string_view keys, const std::string& value) {
+  while (!keys.empty()) {
+    const std::string_view key = keys.substr(0, keys.find(' '));
+    keys.remove_prefix(std::min(keys.size(), key.size() + 1));
+    const std::size_t dot = key.find('.');
+    tree[std::string(key.substr(0, dot))].emplace_back(key.substr(dot + 1), value);
+  }
+}
+
+}  // namespace
+
+void ExportMegatron(const Job& job, Exported& exported) {
+  ExportNotes notes(ExportFormat::kMegatron, exported);
+  const std::vector<MegatronSetting> settings = MegatronSettings(job, notes);
+  std::string text = notes.Head(job, "Megatron-LM arguments", kMegatronSpelling,
+                                "Use: source this file in bash, and pass \"${MEGATRON_ARGS[@]}\" "
+                                "to pretrain_gpt.py with your "
+                                "data, tokenizer, optimizer and checkpoint options.");
+  const Hosts hosts = HostsOf(job.cluster);
+  text += fmt::format("\nNNODES={}\nGPUS_PER_NODE={}\nMEGATRON_ARGS=(", hosts.count, hosts.gpus);
+  std::string_view topic;
+  for (const MegatronSetting& s : settings) {
+    if (s.topic != topic) text += fmt::format("\n  # {}", topic = s.topic);
+    text += fmt::format("\n  {}", s.option);
+    for (const std::string& value : s.values) text += ' ' + Quoted(value);
+  }
+  notes.AddFile("megatron_args.sh", text + "\n)\n");
+}
+
+void ExportBridge(const Job& job, Exported& exported) {
+  ExportNotes notes(ExportFormat::kBridge, exported);
+  YamlTree tree;
+  for (const MegatronSetting& s : MegatronSettings(job, notes)) {
+    const auto* key = std::find_if(std::begin(kBridgeKeys), std::end(kBridgeKeys),
+                                   [&](const BridgeKey& k) { return k.option == s.option; });
+    if (key != std::end(kBridgeKeys)) {
+      AddKeys(tree, key->keys, key->value.empty() ? YamlValue(s) : std::string(key->value));
+    } else if (s.option == "--swiglu" || s.option == "--quick-geglu") {
+      AddKeys(tree, "model.gated_linear_unit", "true");
+      AddKeys(tree, "model.activation_func", s.option == "--swiglu" ? "silu" : "quick_gelu");
+    } else if (s.option == "--cpu-offloading-num-layers") {
+      AddKeys(tree, "model.cpu_offloading", "true");
+      AddKeys(tree, "model.cpu_offloading_num_layers", YamlValue(s));
+    } else {
+      std::string name = "model." + std::string(s.option.substr(2));
+      std::replace(name.begin(), name.end(), '-', '_');
+      AddKeys(tree, name, YamlValue(s));
+    }
+    if (s.option == "--pipeline-model-parallel-layout" && job.parallel.virtual_stages > 1) {
+      AddKeys(tree, "model.virtual_pipeline_model_parallel_size",
+              fmt::format("{}", job.parallel.virtual_stages));
+    }
+  }
+  if (job.training.gradient_bytes == 2 && job.training.precision != Precision::kFp16) {
+    notes.Cannot("training.gradient_bytes",
+                 "the preset of mixed precision has fp32 gradients; in Python, set "
+                 "cfg.mixed_precision.grad_reduce_in_fp32 = False");
+  }
+  if (job.training.cuda_graph == CudaGraph::kFull) {
+    notes.Cannot(
+        "training.cuda_graph",
+        "a graph of the whole iteration wants the checks for NaN off, which are set apart");
+  }
+  std::string text = notes.Head(
+      job, "Megatron-Bridge overrides",
+      "NVIDIA-NeMo/Megatron-Bridge, docs/megatron-lm-to-megatron-bridge.md at commit 167ba2ad3210 "
+      "(2026)",
+      "Use: merge it over a recipe's ConfigContainer (OmegaConf), or give each line as an "
+      "override: "
+      "model.tensor_model_parallel_size=4.");
+  text += fmt::format("\nmixed_precision: {}\n", PrecisionPreset(job.training.precision));
+  for (const auto& [group, entries] : tree) {
+    text += fmt::format("{}:\n", group);
+    for (const auto& [key, value] : entries) text += fmt::format("  {}: {}\n", key, value);
+  }
+  notes.AddFile("megatron_bridge.yaml", text);
+}
+
+}  // namespace millwright

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all exported files begin with, and what an exporter has to say about a plan.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "report/export.h"
+
+namespace millwright {
+
+class ExportNotes {
+ public:
+  ExportNotes(ExportFormat format, Exported& exported) : format_(format), exported_(exported) {}
+
+  // The framework cannot be told `field`.
+  void Cannot(std::string_view field, std::string_view why);
+
+  // Comment lines: whose plan it is, where the spelling is from, how to use the file, and what it
+  // does not say.
+  std::string Head(const Job& job, std::string_view what, std::string_view spelling,
+                   std::string_view usage) const;
+  void AddFile(std::string name, std::string text);
+
+ private:
+  ExportFormat format_;
+  Exported& exported_;
+};
+
+// GPUs of one host: those of the domain, or of a compute tray where a domain is a rack.
+struct Hosts {
+  int count = 1;
+  int gpus = 1;
+};
+Hosts HostsOf(const ClusterConfig& cluster);
+
+// Layers of each chunk in the order in which a micro-batch passes them, and whether the framework's
+// even split gives the same.
+struct ChunkLayers {
+  std::vector<int> layers;
+  bool even = false;
+};
+ChunkLayers ChunkLayersOf(const ModelConfig& model, const ParallelConfig& plan);
+
+// "dense" or MoE of each layer, as 0 and 1 in runs.
+struct BitRun {
+  bool bit = false;
+  int count = 0;
+};
+std::vector<BitRun> MoeRuns(const ModelConfig& model);
+
+// Each framework's part.
+void ExportMegatron(const Job& job, Exported& exported);
+void ExportBridge(const Job& job, Exported& exported);
+void ExportTorchtitan(const Job& job, Exported& exported);
+void ExportDeepSpeed(const Job& job, Exported& exported);
+void ExportFsdp(const Job& job, Exported& exported);
+void ExportSlurm(const Job& job, Exported& exported);
+
+}  // namespace millwright

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// torchtitan's TOML and its pipeline schedule as CSV.
+//
+// Keys: pytorch/torchtitan, torchtitan/config/job_config.py at commit 6404b932421f (August 2025;
+// later releases configure in Python, under the same names).  The CSV is
+// torch.distributed.pipelining's compute-only form (torch/distributed/pipelining/schedules.py): a
+// line a rank, each action a stage, a letter and a micro-batch: F forward, B backward, I and W its
+// halves, "(0F4;3B1)OVERLAP_F_B" two that run together.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "report/export_notes.h"
+#include "sim/schedule.h"
+
+namespace millwright {
+namespace {
+
+// A schedule of more actions makes a file that nobody loads.
+constexpr double kMostActions = 4e6;
+
+// Where stages lie and, where torchtitan has it by name, the order too.
+std::string_view ScheduleName(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kGpipe:
+      return "GPipe";
+    case ScheduleKind::k1F1B:
+      return "1F1B";
+    case ScheduleKind::kInterleaved:
+      return "Interleaved1F1B";
+    case ScheduleKind::kZbH1:
+    case ScheduleKind::kZbH2:
+      return "InterleavedZeroBubble";
+    case ScheduleKind::kZbV:
+    case ScheduleKind::kVHalf:
+    case ScheduleKind::kVMin:
+    case ScheduleKind::kVZb:
+      return "ZBVZeroBubble";  // stages in a V
+    case ScheduleKind::kDualPipeV:
+      return "DualPipeV";
+    case ScheduleKind::kBreadthFirst:
+      return "LoopedBFS";
+    case ScheduleKind::kDualPipe:
+    case ScheduleKind::kForwardOnly:
+      return {};
+  }
+  return {};
+}
+
+std::string Action(const Pass& pass) {
+  char letter = 'F';
+  switch (pass.kind) {
+    case PassKind::kForward:
+      break;
+    case PassKind::kBackward:
+      letter = 'B';
+      break;
+    case PassKind::kBackwardInput:
+      letter = 'I';
+      break;
+    case PassKind::kBackwardWeight:
+      letter = 'W';
+      break;
+  }
+  return fmt::format("{}{}{}", pass.stage, letter, pass.micro_batch);
+}
+
+std::string ScheduleCsv(const PipelineSchedule& schedule) {
+  std::string csv;
+  for (const std::vector<Pass>& order : schedule.orders) {
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i > 0) csv += ',';
+      if (order[i].overlaps_next && i + 1 < order.size()) {
+        csv += fmt::format("({};{})OVERLAP_F_B", Action(order[i]), Action(order[i + 1]));
+        ++i;
+      } else {
+        csv += Action(order[i]);
+      }
+    }
+    csv += '\n';
+  }
+  return csv;
+}
+
+// The modules of each stage by torchtitan's names (torchtitan/models/llama3).
+std::string StageModules(const std::vector<int>& layers) {
+  std::string text = "[\n";
+  int next = 0;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    std::string modules = stage == 0 ? "\"tok_embeddings\"" : "";
+    const auto add = [&](const std::string& name) {
+      modules += fmt::format("{}\"{}\"", modules.empty() ? "" : ", ", name);
+    };
+    for (int i = 0; i < layers[stage]; ++i) add(fmt::format("layers.{}", next++));
+    if (stage + 1 == layers.size()) {
+      add("norm");
+      add("output");
+    }
+    text += fmt::format("  [{}],\n", modules);
+  }
+  return text + "]";
+}
+
+void ModelSection(const Job& job, ExportNotes& notes, std::string& toml) {
+  // torchtitan/models/llama3/train_configs: what has a flavor of its own.
+  struct Flavor {
+    std::string_view model, flavor;
+  };
+  static constexpr Flavor kFlavors[] = {
+      {"llama-3.1-8b", "8B"}, {"llama-3.1-70b", "70B"}, {"llama-3.1-405b", "405B"}};
+  const auto* flavor = std::find_if(std::begin(kFlavors), std::end(kFlavors),
+                                    [&](const Flavor& f) { return f.model == job.model.name; });
+  toml += "\n[model]\n";
+  if (flavor != std::end(kFlavors)) {
+    toml += fmt::format("name = \"llama3\"\nflavor = \"{}\"\n", flavor->flavor);
+  } else {
+    toml += "# name and flavor are of a model that you have registered with torchtitan\n";
+    notes.Cannot("model", "models are registered in Python, and named here");
+  }
+  switch (job.training.precision) {
+    case Precision::kBf16:
+      break;
+    case Precision::kFp8:
+      toml +=
+          "converters = [\"float8\"]\n\n[float8]\nrecipe_name = \"tensorwise\"\n"
+          "enable_fsdp_float8_all_gather = true\nfilter_fqns = [\"output\"]\n";
+      break;
+    case Precision::kMxfp8:
+      toml +=
+          "converters = [\"mx\"]\n\n[mx]\nrecipe_name = \"mxfp8_cublas\"\n"
+          "filter_fqns = [\"output\"]\n";
+      break;
+    case Precision::kFp16:
+      notes.Cannot("training.precision", "it has no fp16; written as BF16");
+      break;
+    case Precision::kNvfp4:
+      notes.Cannot("training.precision", "it has no NVFP4; written as BF16");
+      break;
+  }
+}
+
+// Without a pipeline a pass has a micro-batch, and passes are accumulated; with one, the pipeline
+// divides the rank's whole batch.
+void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
+  const TrainingConfig& t = job.training;
+  const ParallelConfig& p = job.parallel;
+  const std::int64_t local =
+      p.pipeline > 1 ? t.global_batch_size / p.data : std::int64_t{p.micro_batch_size};
+  toml += fmt::format(
+      "\n[training]\nlocal_batch_size = {}\nglobal_batch_size = {}\nseq_len = {}\n"
+      "mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\ncompile = {}\n",
+      local, t.global_batch_size, t.seq_length, t.framework == Framework::kFsdpCompiled);
+  const TrainingConfig standard;
+  const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
+    if (differs) notes.Cannot(field, why);
+  };
+  cannot(t.framework != Framework::kFsdpCompiled, "training.framework",
+         "the plan is costed for other software; --framework fsdp-compiled costs torchtitan");
+  cannot(t.state != StateScheme::kFsdp, "training.state",
+         "the fp32 shard is the master; --state fsdp costs that");
+  cannot(t.gradient_bytes != 4, "training.gradient_bytes",
+         "gradients are reduced and kept in fp32");
+  cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
+  cannot(!t.flash_attention, "training.flash_attention", "attention is fused where it can be");
+  cannot(t.flash_kernel != standard.flash_kernel, "training.flash_kernel",
+         "which attention kernel runs is what is installed");
+  cannot(t.fused_swiglu, "training.fused_swiglu", "torch.compile decides what is kept");
+  cannot(t.fused_cross_entropy, "training.fused_cross_entropy", "the loss keeps fp32 logits");
+  cannot(t.offloaded_layers > 0, "training.offloaded_layers", "activations are not offloaded");
+  cannot(t.moe_imbalance != 1, "training.moe_imbalance", "it is a property of the data");
+  cannot(t.cuda_graph != CudaGraph::kNone, "training.cuda_graph", "there is no option for graphs");
+  cannot(t.launch_blocking, "training.launch_blocking",
+         "set CUDA_LAUNCH_BLOCKING=1 in the environment");
+  cannot(t.moe_token_drop, "training.moe_token_drop", "routing is dropless");
+  cannot(!t.overlap_grad_reduce, "training.overlap_grad_reduce", "FSDP always overlaps");
+  cannot(!t.overlap_param_gather, "training.overlap_param_gather", "FSDP always overlaps");
+  cannot(!t.overlap_p2p, "training.overlap_p2p", "sends are always asynchronous");
+  cannot(!t.cp_comm_overlap, "training.cp_comm_overlap", "the exchange is always overlapped");
+  cannot(t.expert_overlap && p.schedule != ScheduleKind::kDualPipeV, "training.expert_overlap",
+         "only DualPipeV overlaps the experts' exchange");
+  cannot(t.moe_dispatcher != MoeDispatcher::kAllToAll, "training.moe_dispatcher",
+         "experts exchange by all-to-all");
+  cannot(t.mfu_convention != standard.mfu_convention, "training.mfu_convention",
+         "it is how Millwright counts, not how a step runs");
+}
+
+void DataParallelKeys(const ParallelConfig& p, ExportNotes& notes, std::string& toml) {
+  // FSDP shards over dp_shard x cp ranks.
+  int shard = p.data;
+  if (p.zero == 0) {
+    shard = 1;
+    if (p.tensor > 1 || p.context > 1 || p.pipeline > 1) {
+      notes.Cannot("parallel.zero",
+                   "plain data parallelism goes with no other; ZeRO is at least 2");
+      shard = p.data;
+    }
+  } else if (p.zero == 1) {
+    notes.Cannot("parallel.zero", "the optimizer alone is not sharded; written as ZeRO-2");
+  }
+  if (p.zero_shard > 0) {
+    if (p.zero_shard % p.context == 0) {
+      shard = p.zero_shard / p.context;
+    } else {
+      notes.Cannot("parallel.zero_shard",
+                   fmt::format("a shard spans whole context groups, and cp {} does not divide {}",
+                               p.context, p.zero_shard));
+    }
+  }
+  toml += fmt::format(
+      "data_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
+      "fsdp_reshard_after_forward = \"{}\"\n",
+      p.data / std::max(1, shard), std::max(1, shard), p.zero == 3 ? "always" : "never");
+}
+
+void PipelineKeys(const Job& job, ExportNotes& notes, std::string& toml) {
+  const ParallelConfig& p = job.parallel;
+  toml += fmt::format("pipeline_parallel_degree = {}\n", p.pipeline);
+  if (p.pipeline == 1) return;
+  toml += fmt::format("pipeline_parallel_microbatch_size = {}\n", p.micro_batch_size);
+  const std::string_view name = ScheduleName(p.schedule);
+  if (name.empty()) {
+    notes.Cannot("parallel.schedule",
+                 fmt::format("no rank holds stages of two copies of the model, as {} has it",
+                             NameOf(p.schedule)));
+    return;
+  }
+  toml += fmt::format("pipeline_parallel_schedule = \"{}\"\n", name);
+  toml += fmt::format("module_fqns_per_model_part = {}\n",
+                      StageModules(ChunkLayersOf(job.model, p).layers));
+  if (job.model.mtp_num_layers > 0) {
+    notes.Cannot("model.mtp_num_layers", "the stages here have no multi-token-prediction modules");
+  }
+  const std::int64_t micro_batches =
+      job.training.global_batch_size / (std::int64_t{p.data} * p.micro_batch_size);
+  const ScheduleChoice choice{.kind = p.schedule,
+                              .pipeline = p.pipeline,
+                              .micro_batches = int(micro_batches),
+                              .virtual_stages = p.virtual_stages};
+  const double actions = 3.0 * p.pipeline * ChunksOfRank(choice) * double(micro_batches);
+  if (actions > kMostActions) {
+    notes.Cannot("parallel.schedule",
+                 fmt::format("{:.0f} passes are too many for a CSV; {} is torch's own order",
+                             actions, name));
+    return;
+  }
+  // Of 1F1B and GPipe torch has the very order, with fewer synchronisations.
+  const bool plain = p.schedule == ScheduleKind::k1F1B || p.schedule == ScheduleKind::kGpipe;
+  toml += fmt::format("{}pipeline_parallel_schedule_csv = \"pipeline_schedule.csv\"\n",
+                      plain ? "# the same order in full: " : "");
+  notes.AddFile("pipeline_schedule.csv", ScheduleCsv(BuildSchedule(choice)));
+}
+
+void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
+  const ParallelConfig& p = job.parallel;
+  toml += "\n[parallelism]\n";
+  DataParallelKeys(p, notes, toml);
+  toml += fmt::format("tensor_parallel_degree = {}\n", p.tensor);
+  if (p.tensor > 1 && !p.sequence_parallel) {
+    notes.Cannot("parallel.sequence_parallel", "tensor parallelism always brings it");
+  }
+  if (job.training.tp_comm_overlap) {
+    toml += "enable_async_tensor_parallel = true  # takes effect with compile = true\n";
+  }
+  PipelineKeys(job, notes, toml);
+  toml += fmt::format("context_parallel_degree = {}\n", p.context);
+  if (p.context > 1 && p.context_kind == ContextParallelKind::kRing) {
+    toml += "context_parallel_rotate_method = \"alltoall\"\n";
+  } else if (p.context_kind == ContextParallelKind::kUlysses) {
+    notes.Cannot("parallel.context_parallel_kind",
+                 "keys and values rotate, heads are not exchanged");
+  }
+  toml += fmt::format("expert_parallel_degree = {}\n", p.expert);
+  if (p.expert_tensor > 1) {
+    notes.Cannot("parallel.expert_tensor_parallel", "experts are not cut");
+  }
+}
+
+void RecomputeSection(const Recompute& r, ExportNotes& notes, std::string& toml) {
+  std::string_view mode = "none";
+  switch (r.granularity) {
+    case RecomputeGranularity::kNone:
+      break;
+    case RecomputeGranularity::kSelective:
+      mode = "selective";
+      notes.Cannot("parallel.recompute",
+                   "what is recomputed is chosen by operator, not by module: \"op\" keeps the "
+                   "attention's and every second product's output");
+      break;
+    case RecomputeGranularity::kFull:
+      mode = "full";
+      if (r.full_layers > 0) {
+        notes.Cannot("parallel.recompute", "full is of all layers, not of the first of a stage");
+      }
+      break;
+  }
+  toml += fmt::format("\n[activation_checkpoint]\nmode = \"{}\"\n", mode);
+  if (mode == "selective") toml += "selective_ac_option = \"op\"\n";
+}
+
+}  // namespace
+
+void ExportTorchtitan(const Job& job, Exported& exported) {
+  ExportNotes notes(ExportFormat::kTorchtitan, exported);
+  std::string toml;
+  ModelSection(job, notes, toml);
+  TrainingSection(job, notes, toml);
+  ParallelismSection(job, notes, toml);
+  RecomputeSection(job.parallel.recompute, notes, toml);
+  const std::string head = notes.Head(
+      job, "torchtitan configuration",
+      "pytorch/torchtitan, torchtitan/config/job_config.py at commit 6404b932421f (August 2025); "
+      "later releases configure in Python under the same names",
+      "Use: add your data, tokenizer, optimizer and checkpoint sections, and give it as "
+      "--job.config_file.");
+  notes.AddFile("torchtitan.toml", head + toml);
+}
+
+}  // namespace millwright
