@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 
 namespace millwright {
 namespace {
@@ -59,6 +60,17 @@ std::string LibraryOf(const MeasuredCollective& collective) {
   return collective.topology.find("pairwise") == std::string::npos ? "torch" : "torch, pairs";
 }
 
+bool IsRecent(const MeasuredCollective& collective) {
+  constexpr std::string_view kStated = "rows say 2.";
+  const std::string_view library = collective.library;
+  const std::size_t at = library.find(kStated);
+  int minor = 0;
+  if (at != library.npos) {
+    std::from_chars(library.data() + at + kStated.size(), library.data() + library.size(), minor);
+  }
+  return minor >= 29;
+}
+
 std::string FabricOf(const MeasuredCollective& collective) {
   if (collective.nodes < 2) return "";
   std::string fabric = "other";
@@ -68,6 +80,7 @@ std::string FabricOf(const MeasuredCollective& collective) {
       break;
     }
   }
+  if (collective.library.find("IB_QPS") != std::string::npos) fabric += ", more queue pairs";
   return collective.gpus == collective.nodes ? fabric + ", one GPU a node" : fabric;
 }
 

@@ -24,9 +24,14 @@ std::string CurveDtype(const std::string& dtype);
 // nccl-tests, torch, or a custom kernel's name without its version.
 std::string LibraryOf(const MeasuredCollective& collective);
 
+// NCCL 2.29 or later, by the release that the rows of an nccl-tests table state; earlier where they
+// state none.
+bool IsRecent(const MeasuredCollective& collective);
+
 // What joins the domains, by the words of the topology: IB, RoCE, EFA, TCPXO, TCPX, Azure's
 // network without GPUDirect, or "other"; empty inside one domain.  Rows with one GPU a node, which
-// has a NIC to itself, are a fabric of their own.
+// has a NIC to itself, are a fabric of their own, and so are those whose library says that NCCL was
+// given more queue pairs for its NICs, which at 8 nodes of H100 makes 391 of 320 GB/s.
 std::string FabricOf(const MeasuredCollective& collective);
 
 // nullptr kinds (DeepEP) are no NCCL collective.
