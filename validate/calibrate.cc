@@ -230,7 +230,7 @@ Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
                     const GpuSpec& gpu) { return GemmFormula(c, s, gpu) + CastTime(c, s, gpu); },
       .at = [](const GemmShape& s) { return List(Coordinates(s)); },
       .range = [](const GemmShape& s) { return List(Coordinates(s)); },
-      .tension = {.neighbours = 0.1, .zero = 0.02}};
+      .tension = {.neighbours = 0.15, .zero = 0.003, .along = {1, 1, 0.5}}};
   if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
   if (with_cast) {
     // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.

@@ -39,8 +39,9 @@ std::string StackOf(const std::string& source) {
 }
 
 const char* ClocksOf(const std::string& source) {
-  const bool sustained = source.starts_with("simumax:") || source.starts_with("vidur:");
-  return sustained ? "sustained" : "burst";
+  if (source.starts_with("simumax:") || source.starts_with("vidur:")) return "sustained";
+  const bool sglang = source.find("/gemm/sglang/") != std::string::npos;
+  return sglang && source.find("deepgemm") == std::string::npos ? "warm" : "burst";
 }
 
 std::string CurveDtype(const std::string& dtype) {

@@ -118,6 +118,9 @@ TEST(SourceClass, StacksWithoutVersions) {
   EXPECT_EQ(StackOf("mine"), "mine");
   EXPECT_STREQ(ClocksOf("simumax:b200_bf16_ceperm:TE general_gemm"), "sustained");
   EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/trtllm/1.0:torch_flow"), "burst");
+  EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/sglang/0.5.14:sglang_torch_linear"), "warm");
+  EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/sglang/0.5.14:sglang_deepgemm_gemm_nt_f8f8bf16"),
+               "burst");
   EXPECT_EQ(LibraryOf({.library = "nccl-tests NCCL~2.27 (rows say 2.29.2), median of 4"}),
             "nccl-tests");
   EXPECT_EQ(LibraryOf({.library = "custom allreduce vLLM_custom_graph vllm 0.24.0"}),
