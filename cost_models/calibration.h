@@ -80,8 +80,7 @@ struct CollectiveCalibration {
   Bytes nvls_threshold;         // NVLS from this size
   int nvls_min_ranks = 0;       //   and from this many ranks
   // Inside a domain, measured; nullptr: by the above.
-  const CollectiveCurve* all_reduce_curve = nullptr;
-  const CollectiveCurve* ring_pass_curve = nullptr;  // reduce-scatter and all-gather
+  const CollectiveCurve* ring_curve = nullptr;  // all-reduce, reduce-scatter and all-gather
   const CollectiveCurve* all_to_all_curve = nullptr;
   double curve_rate = 1;             // bandwidth of rings and NVLS in a step, over the curves'
   double all_to_all_curve_rate = 1;  //   and of all-to-all

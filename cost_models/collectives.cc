@@ -93,10 +93,9 @@ CollectiveCost AllToAll(Bytes payload, const PathProfile& path, const Collective
 const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration& c) {
   switch (kind) {
     case CollectiveKind::kAllReduce:
-      return c.all_reduce_curve;
     case CollectiveKind::kReduceScatter:
     case CollectiveKind::kAllGather:
-      return c.ring_pass_curve;
+      return c.ring_curve;
     case CollectiveKind::kAllToAll:
       return c.all_to_all_curve;
     case CollectiveKind::kSendRecv:

@@ -66,9 +66,10 @@ void Fields(ConfigIo& io, GemmCurve& c) {
   constexpr NumberRange kShare{.min = 0, .max = 1};
   constexpr NumberRange kRate{.min = 1e-6, .max = 1};
   static constexpr std::array<std::string_view, 4> kDtypes{"bfloat16", "fp8", "fp8_block", "nvfp4"};
-  static constexpr std::array<std::string_view, 2> kClocks{"burst", "sustained"};
+  static constexpr std::array<std::string_view, 3> kClocks{"burst", "warm", "sustained"};
   io.Name("dtype", c.dtype, kDtypes, "of the inputs; bfloat16 serves float16");
-  io.Name("clocks", c.clocks, kClocks, "a few launches at boost clocks, or under steady load");
+  io.Name("clocks", c.clocks, kClocks,
+          "a few launches at boost clocks, after others, or under steady load");
   static constexpr std::array<std::string_view, 4> kStages{"", "fwd", "bwd_grad_act", "bwd_grad_w"};
   io.Name("stage", c.stage, kStages, "of a grouped GEMM: which pass; empty: one GEMM");
   FittedField(io, "efficiency", "efficiency_error", c.efficiency, kRate,

@@ -69,9 +69,13 @@ const BandwidthCurve* FindBandwidth(const GpuCurves& curves, std::string_view op
 
 const CollectiveCurve* FindCollective(const GpuCurves& curves, std::string_view op,
                                       std::string_view library, std::string_view fabric) {
-  return First(curves.collective, [&](const CollectiveCurve& c) {
-    return c.op == op && c.library == library && c.fabric == fabric;
-  });
+  const auto find = [&](std::string_view name) {
+    return First(curves.collective, [&](const CollectiveCurve& c) {
+      return c.op == op && c.library == library && c.fabric == name;
+    });
+  };
+  const CollectiveCurve* exact = find(fabric);
+  return exact != nullptr || fabric.empty() ? exact : find(kAnyFabric);
 }
 
 const GpuCurves* BuiltInCurves(const GpuSpec& gpu) {

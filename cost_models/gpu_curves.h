@@ -37,6 +37,7 @@ const GemmCurve* FindGemm(const GpuCurves& curves, std::string_view dtype, std::
 const AttentionCurve* FindAttention(const GpuCurves& curves, std::string_view kernel);
 const BandwidthCurve* FindBandwidth(const GpuCurves& curves, std::string_view op,
                                     std::string_view stack);
+// On this fabric, or else on all together.
 const CollectiveCurve* FindCollective(const GpuCurves& curves, std::string_view op,
                                       std::string_view library, std::string_view fabric = "");
 

@@ -10,6 +10,7 @@
 
 #include "core/gpu.h"
 #include "core/mistakes.h"
+#include "validate/links.h"
 #include "validate/robust_fit.h"
 #include "validate/runs.h"
 #include "validate/shapes.h"
@@ -229,7 +230,7 @@ Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
                     const GpuSpec& gpu) { return GemmFormula(c, s, gpu) + CastTime(c, s, gpu); },
       .at = [](const GemmShape& s) { return List(Coordinates(s)); },
       .range = [](const GemmShape& s) { return List(Coordinates(s)); },
-      .tension = {.neighbours = 0.1, .zero = 0.02}};
+      .tension = {.neighbours = 0.15, .zero = 0.003, .along = {1, 1, 0.5}}};
   if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
   if (with_cast) {
     // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.
@@ -365,51 +366,107 @@ struct LinkedCollective {
 };
 
 // Larger messages take no less: where the rows' noise says otherwise, the sizes in question take
-// their geometric mean (pool adjacent violators).
-void MakeMonotone(CollectiveCurve& curve, CollectiveShape shape, BytesPerSecond link) {
+// their median (pool adjacent violators of the absolute error: the slow first calls of a series
+// lift nothing).
+void MakeMonotone(CollectiveCurve& curve, const LinkedCollective& like) {
   const std::vector<std::vector<double>>& axes = curve.residual.axes;
-  for (std::size_t r = 0; r < axes[1].size(); ++r) {
-    for (std::size_t v = 0; v < axes[2].size(); ++v) {
-      const auto value = [&](std::size_t b) -> double& {
-        return curve.residual.values[(b * axes[1].size() + r) * axes[2].size() + v];
-      };
-      struct Pool {
-        double sum = 0;
-        std::size_t count = 0;
-      };
-      std::vector<Pool> pools;
-      std::vector<double> formula;
-      for (std::size_t b = 0; b < axes[0].size(); ++b) {
-        shape.ranks = std::exp2(axes[1][r]);
-        shape.bytes = Bytes(std::exp2(axes[0][b] + axes[1][r] / 2));
-        formula.push_back(std::log(CollectiveFormula(curve, shape, link).value));
-        pools.push_back({formula[b] + value(b), 1});
-        while (pools.size() > 1) {
-          const Pool& last = pools.back();
-          Pool& before = pools[pools.size() - 2];
-          if (last.sum / double(last.count) >= before.sum / double(before.count)) break;
-          before.sum += last.sum;
-          before.count += last.count;
-          pools.pop_back();
-        }
+  const std::size_t lines = curve.residual.values.size() / axes[0].size();
+  for (std::size_t line = 0; line < lines; ++line) {
+    std::array<double, 4> at{};
+    for (std::size_t d = axes.size(), rest = line; d-- > 1; rest /= axes[d].size()) {
+      at[d] = axes[d][rest % axes[d].size()];
+    }
+    struct Pool {
+      std::vector<double> logs;  // ascending
+      double median = 0;
+    };
+    std::vector<Pool> pools;
+    std::vector<double> formula;
+    for (std::size_t b = 0; b < axes[0].size(); ++b) {
+      at[0] = axes[0][b];
+      const CollectiveShape shape = ShapeAt(at, like.shape);
+      formula.push_back(std::log(CollectiveFormula(curve, shape, like.link).value));
+      const double log = formula[b] + curve.residual.values[b * lines + line];
+      pools.push_back({{log}, log});
+      while (pools.size() > 1 && pools.back().median < pools[pools.size() - 2].median) {
+        std::vector<double> last = std::move(pools.back().logs);
+        pools.pop_back();
+        std::vector<double>& logs = pools.back().logs;
+        logs.insert(logs.end(), last.begin(), last.end());
+        std::sort(logs.begin(), logs.end());
+        pools.back().median = (logs[(logs.size() - 1) / 2] + logs[logs.size() / 2]) / 2;
       }
-      std::size_t b = 0;
-      for (const Pool& pool : pools) {
-        for (std::size_t i = 0; i < pool.count; ++i, ++b) {
-          value(b) = std::round(1000 * (pool.sum / double(pool.count) - formula[b])) / 1000 + 0.0;
-        }
+    }
+    std::size_t b = 0;
+    for (const Pool& pool : pools) {
+      for (std::size_t i = 0; i < pool.logs.size(); ++i, ++b) {
+        curve.residual.values[b * lines + line] =
+            std::round(1000 * (pool.median - formula[b])) / 1000 + 0.0;
       }
     }
   }
 }
 
 struct CollectiveKey {
+  bool single_fabric = false;  // after all of them together
   std::string op, library, fabric;
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
+// Tensions: of those tried, what leaves the least error on shapes left out (two ways to divide
+// them, which agree).
+GridTension TensionOf(const CollectiveKey& key) {
+  // Protocols change at one share of a rank, whatever the ranks and the operation.
+  if (key.fabric.empty() && key.library == "nccl-tests") {
+    return {.neighbours = 0.05,
+            .zero = 0.005,
+            .curvature = 0.015,
+            .along = {0.15, 0.3, 0.4, 0.24},
+            .parallel = {0, 0.25, 0.7, 0.3}};
+  }
+  // Other kernels change at sizes of their own for each number of ranks.
+  if (key.fabric.empty()) {
+    return {.neighbours = 0.05, .zero = 0.01, .curvature = 0.05, .along = {0.5, 0.05, 1, 1}};
+  }
+  return {.neighbours = 0.03,
+          .zero = 0.003,
+          .curvature = 0.2,
+          .along = {1.2, 0.3, 0.2, 1},
+          .parallel = {0, 0.24, 0.01, 0}};
+}
+
+// Of collectives on links that are each GPU's own, or on PCIe.
+Recipe<CollectiveCurve, LinkedCollective> CollectiveRecipe(const CollectiveKey& key,
+                                                           bool own_links) {
+  const bool across = !key.fabric.empty();
+  // A step over NICs and switches takes longer (NCCL's tuning: 14 us), and so does starting.
+  Recipe<CollectiveCurve, LinkedCollective> recipe{
+      .parameters = {{&CollectiveCurve::base, Positive(across ? 20e-6 : 5e-6)},
+                     {&CollectiveCurve::step, Positive(across ? 13e-6 : 0.8e-6)},
+                     {&CollectiveCurve::efficiency, Positive(0.8)},
+                     {&CollectiveCurve::sqrt_coefficient, Positive(across ? 10e-9 : 3e-9)}},
+      .formula = [](const CollectiveCurve& c, const LinkedCollective& s,
+                    const GpuSpec&) { return CollectiveFormula(c, s.shape, s.link); },
+      .at = [](const LinkedCollective& s) { return List(ResidualCoordinates(s.shape)); },
+      .range = [](const LinkedCollective& s) { return List(RangeCoordinates(s.shape)); },
+      .tension = TensionOf(key)};
+  if (!across) recipe.parameters.push_back({&CollectiveCurve::own_share, Positive(0.3)});
+  if (!across && !own_links) {
+    recipe.parameters.push_back({&CollectiveCurve::crowding, Positive(0.5)});
+  }
+  return recipe;
+}
+
+// In latency's realm two sizes are as good as three.
+void ThinOut(std::vector<double>& sizes) {
+  constexpr double kLatency = 12, kStep = 3;  // log2 of bytes
+  std::erase_if(sizes, [](double s) { return s < kLatency && std::fmod(s, kStep) != 0; });
+}
+
 void FitCollectives(const Question& question, GpuCurves& curves) {
   const GpuSpec& gpu = question.gpu;
+  const ClusterConfig* preset = PresetWithGpu(gpu);
+  const bool bridged = preset != nullptr && preset->nvlink_bandwidth.value > 0;
   std::map<CollectiveKey, std::vector<Row<LinkedCollective>>> groups;
   for (std::size_t i : question.rows) {
     const Measurement& row = question.set.rows[i];
@@ -418,37 +475,31 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
     const std::optional<CollectiveShape> shape = CollectiveShapeOf(row, gpu);
     const std::optional<PathProfile> path = PathOf(*c, gpu);
     if (!shape || !path || NarrowestLink(*path).value <= 0) continue;
-    const std::string library = LibraryOf(*c);
-    groups[{CurveOp(shape->kind), library, FabricOf(*c)}].push_back(
-        {{*shape, NarrowestLink(*path)}, row.time.value, library});
+    const std::string library = LibraryOf(*c), fabric = FabricOf(*c);
+    const std::string op = CurveOp(shape->kind, !fabric.empty());
+    const Row<LinkedCollective> linked{{*shape, NarrowestLink(*path)}, row.time.value, library};
+    groups[{!fabric.empty(), op, library, fabric}].push_back(linked);
+    if (!fabric.empty()) {
+      groups[{false, op, library, std::string(kAnyFabric)}].push_back(linked);
+    }
   }
-  Recipe<CollectiveCurve, LinkedCollective> recipe{
-      .parameters = {{&CollectiveCurve::base, Positive(5e-6)},
-                     {&CollectiveCurve::step, Positive(0.8e-6)},
-                     {&CollectiveCurve::efficiency, Positive(0.8)},
-                     {&CollectiveCurve::sqrt_coefficient, Positive(3e-9)}},
-      .formula = [](const CollectiveCurve& c, const LinkedCollective& s,
-                    const GpuSpec&) { return CollectiveFormula(c, s.shape, s.link); },
-      .at = [](const LinkedCollective& s) { return List(ResidualCoordinates(s.shape)); },
-      .range = [](const LinkedCollective& s) { return List(RangeCoordinates(s.shape)); },
-      .tension = {.neighbours = 0.05, .zero = 0.01, .curvature = 0.05, .along = {0.5, 1, 3}}};
   for (const auto& [key, of_group] : groups) {
-    if (of_group.size() < kLeastRows) continue;
-    const bool across = !key.fabric.empty();
-    // A step over NICs and switches takes longer (NCCL's tuning: 14 us), and so does starting.
-    recipe.parameters[0].fit.typical = across ? 20e-6 : 5e-6;
-    recipe.parameters[1].fit.typical = across ? 13e-6 : 0.8e-6;
-    recipe.parameters[3].fit.typical = across ? 10e-9 : 3e-9;
-    recipe.tension.along[2] = across ? 0.3 : 3;  // ranks of a domain; the two variants
+    // On top of all fabrics a few rows of one are enough.
+    constexpr std::size_t kLeastOfFabric = 3;
+    if (of_group.size() < (key.single_fabric ? kLeastOfFabric : kLeastRows)) continue;
     CollectiveCurve curve{.op = key.op, .library = key.library, .fabric = key.fabric};
-    constexpr std::array<double, 3> kSteps{1, 1, 1};
+    const auto recipe = CollectiveRecipe(key, bridged && key.library != "torch, pairs");
+    constexpr std::array<double, 4> kSteps{1, 1, 1, 1};
     Cover(curve.residual, of_group, recipe.at, kSteps);
+    ThinOut(curve.residual.axes[0]);
     const CollectiveCurve* prior =
-        question.base == nullptr ? nullptr
-                                 : FindCollective(*question.base, key.op, key.library, key.fabric);
+        key.single_fabric ? FindCollective(curves, key.op, key.library, kAnyFabric) : nullptr;
+    if (prior == nullptr && question.base != nullptr) {
+      prior = FindCollective(*question.base, key.op, key.library, key.fabric);
+    }
     if (prior != nullptr) {
-      // Ranks that were not measured here, but there.
-      for (std::size_t d = 1; d < kSteps.size(); ++d) {
+      // What was not measured here, but there; inside a domain the sizes are alike.
+      for (std::size_t d = key.fabric.empty() ? 1 : 0; d < kSteps.size(); ++d) {
         const std::vector<double>& there = prior->residual.axes[d];
         std::vector<double>& here = curve.residual.axes[d];
         std::set<double> both(here.begin(), here.end());
@@ -457,7 +508,7 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
       }
     }
     CurveFit(recipe, question, prior).Run(curve, of_group);
-    if (!across) MakeMonotone(curve, of_group[0].shape.shape, of_group[0].shape.link);
+    MakeMonotone(curve, of_group[0].shape);
     curves.collective.push_back(std::move(curve));
   }
 }

@@ -72,10 +72,10 @@ class Predictor {
     if (!shape || !path) return Unsupported(fmt::format("no cluster preset has {}", gpu_.name));
     if (curves_ != nullptr) {
       const CollectiveCurve* curve =
-          FindCollective(*curves_, CurveOp(shape->kind), LibraryOf(c), FabricOf(c));
+          FindCollective(*curves_, CurveOp(shape->kind, c.nodes > 1), LibraryOf(c), FabricOf(c));
       if (curve != nullptr) return {TimeOf(*curve, *shape, NarrowestLink(*path)), {}};
     }
-    path->in_switch_reduction = shape->in_switch;
+    path->in_switch_reduction = shape->in_switch && !shape->integers;
     return {CostOfCollective(shape->kind, c.bytes, *path, calibration_.collective).time, {}};
   }
 

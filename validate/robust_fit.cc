@@ -4,6 +4,7 @@
 #include <Eigen/Dense>
 #include <Eigen/Sparse>
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/check.h"
@@ -243,14 +244,23 @@ void FitResiduals(ResidualGrid& grid, std::span<const ResidualRow> rows,
           add(a, b, -pull);
           add(b, a, -pull);
         }
-        if (d == 0 && k > 0 && k + 1 < knots.size() && tension.curvature > 0) {
-          const Eigen::Index at[] = {a - stride[0], a, a + stride[0]};
-          constexpr double kSecond[] = {1, -2, 1};
-          for (int p = 0; p < 3; ++p) {
-            for (int q = 0; q < 3; ++q) {
-              add(at[p], at[q], tension.curvature * kSecond[p] * kSecond[q]);
+        const auto hold = [&](std::span<const Eigen::Index> at, std::span<const double> sum,
+                              double strength) {
+          for (std::size_t p = 0; p < at.size(); ++p) {
+            for (std::size_t q = 0; q < at.size(); ++q) {
+              add(at[p], at[q], strength * sum[p] * sum[q]);
             }
           }
+        };
+        if (d == 0 && k > 0 && k + 1 < knots.size() && tension.curvature > 0) {
+          constexpr double kSecond[] = {1, -2, 1};
+          hold(std::array{a - stride[0], a, a + stride[0]}, kSecond, tension.curvature);
+        }
+        if (d > 0 && k + 1 < knots.size() && !tension.parallel.empty() &&
+            a / stride[0] + 1 < Eigen::Index(grid.axes[0].size())) {
+          constexpr double kMixed[] = {1, -1, -1, 1};
+          hold(std::array{a, a + stride[0], a + stride[d], a + stride[0] + stride[d]}, kMixed,
+               tension.parallel[d]);
         }
       }
     }

@@ -7,7 +7,8 @@
 // parameter is drawn to its typical value as if that had been observed once with the rows' own
 // noise, so that one that the rows say nothing about stays there, and noise-free rows are matched.
 // Residuals: values at the knots of a grid, least squares under the same loss, with neighbouring
-// knots held together and all of them to zero, more weakly than one row holds them.
+// knots held together and all of them to zero, more weakly than one row holds them; so may be,
+// along the first axis, the slope of a line to itself and to that of the next line.
 #pragma once
 
 #include <functional>
@@ -40,8 +41,9 @@ struct ResidualRow {
 struct GridTension {
   double neighbours = 0.1;  // between knots one apart, in rows
   double zero = 0.02;
-  double curvature = 0;         // along the first axis
-  std::vector<double> along{};  // of `neighbours`, by axis; empty: 1
+  double curvature = 0;            // along the first axis
+  std::vector<double> along{};     // of `neighbours`, by axis; empty: 1
+  std::vector<double> parallel{};  // lines along the first axis to each other, by axis; empty: 0
 };
 
 // Fills in grid.values for the axes that are there.

@@ -65,8 +65,10 @@ std::optional<CollectiveShape> CollectiveShapeOf(const Measurement& row, const G
   return CollectiveShape{.kind = *kind,
                          .ranks = double(c->gpus),
                          .bytes = c->bytes,
-                         .in_switch = path->in_switch_reduction && row.dtype != "int8",
-                         .domains = double(c->nodes)};
+                         .in_switch = path->in_switch_reduction,
+                         .domains = double(c->nodes),
+                         .integers = row.dtype == "int8",
+                         .recent = IsRecent(*c)};
 }
 
 }  // namespace millwright

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 
 namespace millwright {
 namespace {
@@ -38,8 +39,9 @@ std::string StackOf(const std::string& source) {
 }
 
 const char* ClocksOf(const std::string& source) {
-  const bool sustained = source.starts_with("simumax:") || source.starts_with("vidur:");
-  return sustained ? "sustained" : "burst";
+  if (source.starts_with("simumax:") || source.starts_with("vidur:")) return "sustained";
+  const bool sglang = source.find("/gemm/sglang/") != std::string::npos;
+  return sglang && source.find("deepgemm") == std::string::npos ? "warm" : "burst";
 }
 
 std::string CurveDtype(const std::string& dtype) {
@@ -59,6 +61,17 @@ std::string LibraryOf(const MeasuredCollective& collective) {
   return collective.topology.find("pairwise") == std::string::npos ? "torch" : "torch, pairs";
 }
 
+bool IsRecent(const MeasuredCollective& collective) {
+  constexpr std::string_view kStated = "rows say 2.";
+  const std::string_view library = collective.library;
+  const std::size_t at = library.find(kStated);
+  int minor = 0;
+  if (at != library.npos) {
+    std::from_chars(library.data() + at + kStated.size(), library.data() + library.size(), minor);
+  }
+  return minor >= 29;
+}
+
 std::string FabricOf(const MeasuredCollective& collective) {
   if (collective.nodes < 2) return "";
   std::string fabric = "other";
@@ -68,6 +81,7 @@ std::string FabricOf(const MeasuredCollective& collective) {
       break;
     }
   }
+  if (collective.library.find("IB_QPS") != std::string::npos) fabric += ", more queue pairs";
   return collective.gpus == collective.nodes ? fabric + ", one GPU a node" : fabric;
 }
 

@@ -15,7 +15,9 @@ namespace millwright {
 // "vidur:compute/..." is vidur; what is in another form is its first and last word.
 std::string StackOf(const std::string& source);
 
-// sustained for collections that time steady load (SimuMax, vidur), burst for all others.
+// sustained for collections that time steady load (SimuMax, vidur), warm for SGLang's linear
+// layers, whose large shapes are up to 10% slower than TensorRT-LLM's in the same collection, burst
+// for all others.
 const char* ClocksOf(const std::string& source);
 
 // bfloat16 for float16, else as it is.
@@ -24,9 +26,14 @@ std::string CurveDtype(const std::string& dtype);
 // nccl-tests, torch, or a custom kernel's name without its version.
 std::string LibraryOf(const MeasuredCollective& collective);
 
+// NCCL 2.29 or later, by the release that the rows of an nccl-tests table state; earlier where they
+// state none.
+bool IsRecent(const MeasuredCollective& collective);
+
 // What joins the domains, by the words of the topology: IB, RoCE, EFA, TCPXO, TCPX, Azure's
 // network without GPUDirect, or "other"; empty inside one domain.  Rows with one GPU a node, which
-// has a NIC to itself, are a fabric of their own.
+// has a NIC to itself, are a fabric of their own, and so are those whose library says that NCCL was
+// given more queue pairs for its NICs, which at 8 nodes of H100 makes 391 of 320 GB/s.
 std::string FabricOf(const MeasuredCollective& collective);
 
 // nullptr kinds (DeepEP) are no NCCL collective.

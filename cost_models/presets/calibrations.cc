@@ -235,8 +235,7 @@ Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves) 
   c.gemm.fp8_curve = FindGemm(curves, "fp8", "burst");
   c.gemm.nvfp4_curve = FindGemm(curves, "nvfp4", "burst");
   constexpr std::string_view kLibrary = "nccl-tests";
-  c.collective.all_reduce_curve = FindCollective(curves, "all_reduce", kLibrary);
-  c.collective.ring_pass_curve = FindCollective(curves, "ring_pass", kLibrary);
+  c.collective.ring_curve = FindCollective(curves, "ring", kLibrary);
   c.collective.all_to_all_curve = FindCollective(curves, "alltoall", kLibrary);
   return c;
 }

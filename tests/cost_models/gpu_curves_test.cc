@@ -42,13 +42,47 @@ TEST(GemmCurve, OneWaveByHand) {
               1e-9);
 }
 
+// Two of 100 GB/s exchange 1 GB: half of it on the wire at 80%, and their own halves as in a fifth
+// of the time that sending them would take.  Four on a path that they share have a quarter of its
+// rate.
+TEST(CollectiveCurve, OwnSharesAndSharedPathsByHand) {
+  CollectiveCurve curve;
+  curve.efficiency.value = 0.8;
+  curve.own_share.value = 0.2;
+  CollectiveShape shape{.kind = CollectiveKind::kAllGather, .ranks = 2, .bytes = 1_GB};
+  EXPECT_NEAR(CollectiveFormula(curve, shape, 100_GBps).value, 0.005 / 0.8 + 0.2 * 0.005, 1e-12);
+  curve.crowding.value = 2;
+  EXPECT_NEAR(CollectiveFormula(curve, shape, 100_GBps).value, 0.005 / 0.8 + 0.2 * 0.005, 1e-12);
+  shape.ranks = 4;
+  EXPECT_NEAR(CollectiveFormula(curve, shape, 100_GBps).value, 4 * 0.0075 / 0.8 + 0.2 * 0.0025,
+              1e-12);
+}
+
+TEST(CollectiveCurve, ShapesHaveTheirCoordinates) {
+  using enum CollectiveKind;
+  for (const CollectiveShape& s :
+       {CollectiveShape{kAllReduce, 8, 1_MB, true}, CollectiveShape{kAllReduce, 8, 1_MB},
+        CollectiveShape{kAllReduce, 8, 1_MB, false, 1, true, false},
+        CollectiveShape{kReduceScatter, 3, 2_GB, false, 1, true},
+        CollectiveShape{kReduceScatter, 4, 1_MB}, CollectiveShape{kAllGather, 2, 1_MB},
+        CollectiveShape{kAllToAll, 8, 1_MB}, CollectiveShape{kAllReduce, 64, 1_MB, false, 8}}) {
+    const std::array<double, 4> at = ResidualCoordinates(s);
+    const CollectiveShape back = ShapeAt(at, s);
+    EXPECT_EQ(back.kind, s.kind);
+    EXPECT_NEAR(back.ranks, s.ranks, 1e-9);
+    EXPECT_NEAR(back.bytes / s.bytes, 1, 1e-9);
+    EXPECT_NEAR(back.domains, s.domains, 1e-9);
+    EXPECT_EQ(ResidualCoordinates(back)[2], at[2]);
+  }
+}
+
 TEST(GpuCurves, EveryMeasuredGpuHasItsOwn) {
   for (const char* name : kMeasured) {
     const GpuCurves* curves = BuiltInCurves(FindGpu(name));
     ASSERT_NE(curves, nullptr) << name;
     EXPECT_TRUE(SameName(curves->gpu, FindGpu(name).name)) << name;
     EXPECT_NE(FindGemm(*curves, "bfloat16", "burst"), nullptr) << name;
-    EXPECT_NE(FindCollective(*curves, "all_reduce", "nccl-tests"), nullptr) << name;
+    EXPECT_NE(FindCollective(*curves, "ring", "nccl-tests"), nullptr) << name;
     EXPECT_FALSE(curves->attention.empty()) << name;
   }
   EXPECT_EQ(BuiltInCurves(FindGpu("MI300X")), nullptr);
@@ -138,9 +172,9 @@ TEST(GpuCurves, SaneEverywhere) {
     }
     const BytesPerSecond link = 450_GBps;
     for (const CollectiveCurve& c : curves.collective) {
-      const CollectiveKind kind = c.op == std::string("alltoall")    ? CollectiveKind::kAllToAll
-                                  : c.op == std::string("ring_pass") ? CollectiveKind::kAllGather
-                                                                     : CollectiveKind::kAllReduce;
+      const CollectiveKind kind = c.op == "alltoall"    ? CollectiveKind::kAllToAll
+                                  : c.op == "ring_pass" ? CollectiveKind::kAllGather
+                                                        : CollectiveKind::kAllReduce;
       for (double ranks : {2.0, 3.0, 8.0, 72.0}) {
         for (double bytes = 1; bytes < 1e12; bytes *= 3) {
           const Seconds time = TimeOf(c, {kind, ranks, Bytes(bytes), true}, link);

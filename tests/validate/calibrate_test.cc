@@ -88,6 +88,27 @@ TEST(ResidualGrid, FitsWhatVariesAndFadesToNothing) {
   EXPECT_DOUBLE_EQ(at(-5), at(0));
 }
 
+// Two lines of one shape, the second 0.3 above: where it has no row, its value follows the first's.
+TEST(ResidualGrid, ALineFollowsTheOneBesideIt) {
+  const std::vector<double> first{0, 0.1, 0.6, 0.1, 0};
+  std::vector<ResidualRow> rows;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      rows.push_back({{double(i), 0}, first[i]});
+      if (i != 2) rows.push_back({{double(i), 1}, first[i] + 0.3});
+    }
+  }
+  ResidualGrid grid{.axes = {{0, 1, 2, 3, 4}, {0, 1}}};
+  const auto there = [&](double parallel) {
+    FitResiduals(
+        grid, rows,
+        {.neighbours = 0.001, .zero = 0.001, .curvature = 0.001, .parallel = {0, parallel}});
+    return grid.At(std::vector<double>{2, 1});
+  };
+  EXPECT_NEAR(there(1), 0.9, 0.02);
+  EXPECT_LT(there(0), 0.6);
+}
+
 TEST(SourceClass, StacksWithoutVersions) {
   EXPECT_EQ(StackOf("aic:h100_sxm/attention/vllm/0.24.0:vllm_flash_attn_fa3"),
             "attention/vllm/vllm_flash_attn_fa3");
@@ -97,10 +118,21 @@ TEST(SourceClass, StacksWithoutVersions) {
   EXPECT_EQ(StackOf("mine"), "mine");
   EXPECT_STREQ(ClocksOf("simumax:b200_bf16_ceperm:TE general_gemm"), "sustained");
   EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/trtllm/1.0:torch_flow"), "burst");
+  EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/sglang/0.5.14:sglang_torch_linear"), "warm");
+  EXPECT_STREQ(ClocksOf("aic:h100_sxm/gemm/sglang/0.5.14:sglang_deepgemm_gemm_nt_f8f8bf16"),
+               "burst");
   EXPECT_EQ(LibraryOf({.library = "nccl-tests NCCL~2.27 (rows say 2.29.2), median of 4"}),
             "nccl-tests");
   EXPECT_EQ(LibraryOf({.library = "custom allreduce vLLM_custom_graph vllm 0.24.0"}),
             "vLLM_custom_graph");
+  EXPECT_TRUE(IsRecent({.library = "nccl-tests NCCL~2.27 (rows say 2.29.2), median of 4"}));
+  EXPECT_FALSE(IsRecent({.library = "nccl-tests NCCL~2.29 (rows say 2.8.4), median of 1"}));
+  EXPECT_FALSE(IsRecent({.library = "nccl-tests NCCL unstated"}));
+  MeasuredCollective c{
+      .topology = "8x400G NDR IB", .library = "nccl-tests", .nodes = 2, .gpus = 16};
+  EXPECT_EQ(FabricOf(c), "IB");
+  c.library = "nccl-tests NCCL (unstated) MIN_CTAS=24 IB_QPS=2";
+  EXPECT_EQ(FabricOf(c), "IB, more queue pairs");
 }
 
 GemmCurve KnownGemm() {
@@ -179,6 +211,100 @@ TEST(Calibrate, TakesFromTheBaseWhatWasNotMeasured) {
   EXPECT_EQ(curves.gemm[1].fit.source, "somebody (of H100-SXM)");
   EXPECT_EQ(curves.provenance,
             "millwright calibrate, 1200 rows of H100-SXM; the rest from H100-SXM");
+}
+
+// Operations of a ring in a domain of `gpu`, as `known` has them without noise.
+MeasurementSet RingRows(const char* gpu, const CollectiveCurve& known, BytesPerSecond link) {
+  MeasurementSet set{.files = {"synthetic"}};
+  for (const char* op : {"all_reduce", "reduce_scatter", "all_gather"}) {
+    for (int ranks : {2, 4, 8}) {
+      for (int log = 9; log < 32; ++log) {
+        const MeasuredCollective c{.op = op,
+                                   .topology = "one node",
+                                   .library = "nccl-tests",
+                                   .nodes = 1,
+                                   .gpus = ranks,
+                                   .bytes = Bytes(std::exp2(log))};
+        const CollectiveShape shape{.kind = *KindOf(op), .ranks = double(ranks), .bytes = c.bytes};
+        set.rows.push_back({.gpu = gpu,
+                            .dtype = "float",
+                            .source = "synthetic",
+                            .time = CollectiveFormula(known, shape, link),
+                            .operation = c});
+      }
+    }
+  }
+  return set;
+}
+
+CollectiveCurve KnownRing() {
+  CollectiveCurve known;
+  known.base.value = 8e-6;
+  known.step.value = 1.1e-6;
+  known.efficiency.value = 0.7;
+  known.sqrt_coefficient.value = 5e-9;
+  known.own_share.value = 0.5;
+  return known;
+}
+
+TEST(Calibrate, RecoversAKnownRingFromNoiseFreeRows) {
+  const CollectiveCurve known = KnownRing();
+  const GpuCurves curves = Calibrate(RingRows("H100", known, 450_GBps), "H100", nullptr);
+  ASSERT_THAT(curves.collective, SizeIs(1));
+  const CollectiveCurve& fit = curves.collective[0];
+  EXPECT_EQ(fit.op, "ring");
+  EXPECT_NEAR(fit.base.value, known.base.value, 0.01 * known.base.value);
+  EXPECT_NEAR(fit.step.value, known.step.value, 0.01 * known.step.value);
+  EXPECT_NEAR(fit.efficiency.value, known.efficiency.value, 0.01 * known.efficiency.value);
+  EXPECT_NEAR(fit.sqrt_coefficient.value, 5e-9, 0.2e-9);
+  EXPECT_NEAR(fit.own_share.value, known.own_share.value, 0.02);
+  EXPECT_EQ(fit.crowding.value, 0);
+  EXPECT_LT(fit.fit.cv_p90_ape, 0.01);
+}
+
+TEST(Calibrate, RanksThatShareALinkCrowdEachOther) {
+  CollectiveCurve known = KnownRing();
+  known.crowding.value = 2;
+  const GpuCurves curves = Calibrate(RingRows("L40S", known, 32_GBps), "L40S", nullptr, false);
+  ASSERT_THAT(curves.collective, SizeIs(1));
+  EXPECT_NEAR(curves.collective[0].crowding.value, 2, 0.04);
+}
+
+// 25 us and 300 GB/s on InfiniBand, whose first call took 80 us; RoCE takes a quarter longer, and
+// is measured at four sizes only.
+TEST(Calibrate, AFabricOfFewRowsIsLikeTheOthers) {
+  MeasurementSet set{.files = {"synthetic"}};
+  const auto truth = [](double bytes) { return 25e-6 + 2 * 15.0 / 16 * bytes / 300e9; };
+  const auto add = [&](const char* fabric, int log, double seconds) {
+    set.rows.push_back({.gpu = "H100",
+                        .dtype = "float",
+                        .source = "synthetic",
+                        .time = Seconds(seconds),
+                        .operation = MeasuredCollective{.op = "all_reduce",
+                                                        .topology = fabric,
+                                                        .library = "nccl-tests",
+                                                        .nodes = 2,
+                                                        .gpus = 16,
+                                                        .bytes = Bytes(std::exp2(log))}});
+  };
+  for (int log = 3; log <= 33; ++log) {
+    add("8x400G IB", log, log == 3 ? 80e-6 : truth(std::exp2(log)));
+  }
+  for (int log : {26, 27, 29, 31}) add("8x400G RoCE", log, 1.25 * truth(std::exp2(log)));
+  const GpuCurves curves = Calibrate(set, "H100", nullptr, false);
+  const auto time = [&](const char* fabric, int log) {
+    const CollectiveCurve* curve = FindCollective(curves, "all_reduce", "nccl-tests", fabric);
+    const CollectiveShape shape{.ranks = 16, .bytes = Bytes(std::exp2(log)), .domains = 2};
+    return TimeOf(*curve, shape, 400_GBps).value / truth(std::exp2(log));
+  };
+  EXPECT_NEAR(time("IB", 10), 1, 0.05);
+  EXPECT_NEAR(time("IB", 28), 1, 0.03);
+  EXPECT_NEAR(time("RoCE", 28), 1.25, 0.05);
+  EXPECT_NEAR(time("RoCE", 30), 1.25, 0.05);
+  // Nobody measured it: between the two.
+  EXPECT_EQ(FindCollective(curves, "all_reduce", "nccl-tests", "EFA")->fabric, kAnyFabric);
+  EXPECT_GT(time("EFA", 29), 0.99);
+  EXPECT_LT(time("EFA", 29), 1.26);
 }
 
 TEST(Calibrate, NamesTheGpusThatThereAre) {
