@@ -335,6 +335,75 @@ std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
   return kinds;
 }
 
+// What ranks that hold the same weights sum once a step, and the loss.
+void AddSums(const Estimator& estimator, const ParallelConfig& plan, const ShapeCosts& costs,
+             const DataGroups& groups, const std::vector<std::vector<int>>& kinds_of_stage,
+             StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  const TrainingConfig& training = estimator.training();
+  const CollectiveCalibration& calibration = estimator.calibration().collective;
+  const auto profile = [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
+    return estimator.Profile(stride, ranks);
+  };
+  const std::int64_t plane = std::int64_t{1} * plan.tensor * plan.context * plan.data;
+  const std::int64_t ranks = plane * plan.pipeline;
+  spec.loss = {.duration = ranks > 1 ? estimator.scalar_sum() : Seconds(0),
+               .communication = {.payload = 4_B, .ranks = int(ranks), .everyone = true}};
+  if (schedule.forward_only) return;
+
+  std::vector<PartialGradients> partial(std::size_t(plan.pipeline));
+  std::vector<RankParameters> held(std::size_t(plan.pipeline));
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const auto rank = std::size_t(schedule.rank_of_stage[std::size_t(s)]);
+    for (int kind : kinds_of_stage[std::size_t(s)]) {
+      partial[rank] += costs.kind_partial[std::size_t(kind)];
+      held[rank] += costs.kind_parameters[std::size_t(kind)];
+    }
+    if (schedule.first_of_direction(s)) held[rank] += costs.embedding_parameters;
+    if (schedule.last_of_direction(s)) {
+      partial[rank] += costs.head_partial;
+      held[rank] += costs.head_parameters;
+    }
+  }
+  const auto dense_share = plan.zero >= 1 ? 1 / double(groups.dense_shard) : 1.0;
+  const auto expert_share = plan.zero >= 1 ? 1 / double(groups.expert_shard) : 1.0;
+  const int copies = CopiesOfKeyValue(estimator.model(), plan.tensor);
+  for (int rank = 0; rank < plan.pipeline; ++rank) {
+    const auto r = std::size_t(rank);
+    GradientSums& sums = spec.sums.emplace_back();
+    const TensorSums tensor =
+        TensorSumsOf(partial[r], estimator.model(), plan, groups, training, calibration, profile);
+    sums.replicated = {
+        .duration = tensor.replicated,
+        .communication = {.payload = tensor.replicated_payload, .ranks = plan.tensor}};
+    sums.key_value = {.duration = tensor.key_value,
+                      .communication = {.payload = tensor.key_value_payload, .ranks = copies}};
+    if (schedule.directions == 2) {
+      // A rank's stages of both directions have their copies on one other rank.
+      const Bytes payload(training.gradient_bytes *
+                          (dense_share * held[r].dense + expert_share * held[r].expert));
+      sums.copies = {.duration = CostOfCollective(CollectiveKind::kSendRecv, payload,
+                                                  profile(plane, plan.pipeline), calibration)
+                                     .time,
+                     .communication = {.kind = CollectiveKind::kSendRecv,
+                                       .payload = payload,
+                                       .to = plan.pipeline - 1 - rank}};
+    }
+  }
+  const bool table_twice =
+      estimator.model().tied_embeddings || estimator.model().mtp_num_layers > 0;
+  const int first = schedule.rank_of_stage.front(), last = schedule.rank_of_stage.back();
+  if (table_twice && schedule.directions == 1 && first != last) {
+    const Bytes payload(costs.token_table.dense * training.gradient_bytes);
+    for (const auto& [rank, other] : {std::pair{first, last}, std::pair{last, first}}) {
+      // Of two ranks an all-reduce sends as much as an exchange.
+      spec.sums[std::size_t(rank)].tied = {
+          .duration = estimator.TiedSum(plan, costs),
+          .communication = {.kind = CollectiveKind::kSendRecv, .payload = payload, .to = other}};
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
@@ -510,10 +579,16 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   }
   data.Give(spec.embedding, costs.embedding_parameters);
   data.Give(spec.head, costs.head_parameters);
+  if (plan.zero == 3) {
+    data.GiveShardPasses(spec.embedding, costs.embedding_parameters);
+    data.GiveShardPasses(spec.head, costs.head_parameters);
+    spec.embedding.stays_gathered = spec.head.stays_gathered = true;
+  }
+  AddSums(estimator, plan, costs, groups, kinds_of_stage, spec);
   for (const RankParameters& rank : held) {
-    spec.optimizer.push_back(estimator.clip() + OptimizerTime(rank, plan.zero, groups,
-                                                              estimator.cluster().gpu(),
-                                                              calibration));
+    spec.optimizer.push_back(estimator.scalar_sum() + OptimizerTime(rank, plan.zero, groups,
+                                                                    estimator.cluster().gpu(),
+                                                                    calibration));
   }
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;

@@ -51,7 +51,9 @@ class Builder {
         first_forward_(std::size_t(schedule_.stages()), 1),
         layer_gather_(std::size_t(schedule_.stages())),
         unreduced_(std::size_t(schedule_.pipeline)),
-        last_reduce_(std::size_t(schedule_.pipeline), kNoTask) {
+        last_reduce_(std::size_t(schedule_.pipeline), kNoTask),
+        copy_send_(std::size_t(schedule_.pipeline), kNoTask),
+        tied_send_(std::size_t(schedule_.pipeline), kNoTask) {
     for (const LayerPasses& kind : spec.kinds) {
       sharded_ = sharded_ || kind.shard_gather.any();
     }
@@ -104,6 +106,9 @@ class Builder {
       Finish(rank);
     }
     for (const auto& [receive, send] : receives_) graph_.Wait(receive, *send);
+    for (TaskId loss : losses_) {
+      for (TaskId complete : complete_) graph_.Wait(loss, complete);
+    }
     graph_.Seal();
     return std::move(graph_);
   }
@@ -190,6 +195,12 @@ class Builder {
                 .cause = Cause::kData});
   }
 
+  void ContendSharded(const Thread& thread, const std::vector<Piece>& pass, Seconds communication) {
+    Seconds compute;
+    for (const Piece& piece : pass) compute += piece.duration;
+    Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+  }
+
   // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
   void GatherParameters(int rank) {
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -240,6 +251,7 @@ class Builder {
     const bool first_stage = schedule_.first_of_direction(stage);
     const bool last_stage = schedule_.last_of_direction(stage);
     const bool forward = pass.kind == PassKind::kForward;
+    std::optional<std::size_t> sharded_before;
     const auto add = [&](std::size_t known, const LayerPasses& kind, TaskId gather) {
       const std::size_t begin = steps.size();
       const std::vector<Step>& pieces = known_[known][std::size_t(pass.kind)];
@@ -264,18 +276,18 @@ class Builder {
           break;
       }
       tail.ends = &kind;
+      const bool gathers =
+          forward || !(kind.stays_gathered || pass.kind == PassKind::kBackwardWeight);
+      if (kind.shard_gather.any() && gathers) {
+        if (sharded_before) steps[*sharded_before].next_sharded = &kind;
+        head.sharded = &kind;
+        sharded_before = begin;
+      }
     };
-    std::optional<std::size_t> sharded_before;
     const auto layer = [&](std::size_t i) {
       const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
       const TaskId gather = first ? layer_gather_[std::size_t(stage)][i] : kNoTask;
-      const std::size_t begin = steps.size();
       add(std::size_t(layers[i]), kind, gather);
-      if (kind.shard_gather.any() && pass.kind != PassKind::kBackwardWeight) {
-        if (sharded_before) steps[*sharded_before].next_sharded = &kind;
-        steps[begin].sharded = &kind;
-        sharded_before = begin;
-      }
     };
     if (forward) {
       if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
@@ -292,13 +304,12 @@ class Builder {
   // ZeRO-3: each pass gathers each layer.  Overlapped, the next layer's gather is launched when a
   // layer begins to compute, before that layer's gradients are reduced.
   TaskId ShardGather(const Thread& thread, const Pass& pass, const LayerPasses& kind) {
-    Seconds communication = kind.shard_gather.time(), compute;
+    Seconds communication = kind.shard_gather.time();
     const bool forward = pass.kind == PassKind::kForward;
-    for (const Piece& piece : forward ? kind.forward : kind.backward) compute += piece.duration;
     if (!forward) communication += kind.shard_reduce.time();
     const bool overlapped = forward ? spec_.overlap_gather : spec_.overlap_reduce;
     if (overlapped) {
-      Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+      ContendSharded(thread, forward ? kind.forward : kind.backward, communication);
     }
     return Communicate(thread, kind.shard_gather, "gather layer",
                        overlapped ? last_layer_end_ : thread.last());
@@ -306,7 +317,7 @@ class Builder {
 
   // The last of the calls, which run one after the other.
   TaskId Communicate(const Thread& thread, const DataCalls& data, const char* label,
-                     TaskId waits_for) {
+                     TaskId waits_for, Cause cause = Cause::kData) {
     TaskId last = kNoTask;
     for (const DataCall& call : data.calls) {
       if (call.duration.value <= 0) continue;
@@ -317,7 +328,7 @@ class Builder {
                          .rank = std::uint16_t(thread.rank),
                          .stage = std::uint16_t(thread.stage),
                          .stream = Stream::kData,
-                         .cause = Cause::kData,
+                         .cause = cause,
                          .communication = graph_.Communicate(call.communication)},
                         waits);
     }
@@ -484,7 +495,9 @@ class Builder {
     if (kind.shard_reduce.any() && CompletesGradients(pass.kind)) {
       TaskId& last = last_reduce_[std::size_t(thread.rank)];
       last = Communicate(thread, kind.shard_reduce, "reduce layer", thread.last());
-      if (!kind.shard_gather.any() && spec_.overlap_reduce) {
+      if (spec_.overlap_reduce && kind.stays_gathered) {
+        ContendSharded(thread, kind.backward, kind.shard_reduce.time());
+      } else if (spec_.overlap_reduce && !kind.shard_gather.any()) {
         Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
       }
       if (!spec_.overlap_reduce) thread.after[1] = last;
@@ -578,28 +591,75 @@ class Builder {
   }
 
   void Finish(int rank) {
+    const Thread end{.rank = rank,
+                     .stage = schedule_.orders[std::size_t(rank)].back().stage,
+                     .micro_batch = -1,
+                     .after = {last_layer_end_, kNoTask, kNoTask, kNoTask}};
     Bucket& bucket = unreduced_[std::size_t(rank)];
-    if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) {
-      // After everything: the last backward of the rank.
-      const Pass& last = schedule_.orders[std::size_t(rank)].back();
-      bucket.from = {.rank = rank, .stage = last.stage, .micro_batch = last.micro_batch};
-      bucket.from.after[0] = last.kind == PassKind::kForward
-                                 ? forward_end_[last.stage][std::size_t(last.micro_batch)]
-                                 : backward_end_[last.stage][std::size_t(last.micro_batch)];
-    }
+    if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) bucket.from = end;
     FlushBucket(rank);
+    TaskId& last = last_reduce_[std::size_t(rank)];
+    const auto after = [&](TaskId task) {
+      if (task != kNoTask) last = task;
+    };
+    if (!spec_.sums.empty()) {
+      const GradientSums& sums = spec_.sums[std::size_t(rank)];
+      const auto sum = [&](const DataCall& call, const char* label) {
+        after(Communicate(end, {.calls = {call}}, label, Gradients(end)));
+      };
+      sum(sums.replicated, "sum replicated gradients");
+      sum(sums.key_value, "sum KV gradients");
+      after(ExchangeGradients(end, sums.copies, "exchange copies' gradients", copy_send_));
+      after(ExchangeGradients(end, sums.tied, "sum tied gradients", tied_send_));
+    }
+    if (spec_.loss.duration.value > 0) {
+      const std::array<TaskId, 1> waits{Gradients(end)};
+      complete_.push_back(graph_.Add({.label = graph_.Label("gradients complete"),
+                                      .rank = std::uint16_t(rank),
+                                      .stage = std::uint16_t(end.stage),
+                                      .stream = Stream::kCompute,
+                                      .cause = Cause::kData},
+                                     waits));
+      last = Communicate(end, {.calls = {spec_.loss}}, "loss", complete_.back(), Cause::kPipeline);
+      losses_.push_back(last);
+    }
     const Seconds optimizer =
         spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
     if (optimizer.value > 0) {
-      const std::array<TaskId, 1> waits{last_reduce_[std::size_t(rank)]};
+      const std::array<TaskId, 1> waits{last};
       graph_.Add({.duration = optimizer,
                   .label = graph_.Label("optimizer"),
                   .rank = std::uint16_t(rank),
-                  .stage = std::uint16_t(schedule_.orders[std::size_t(rank)].back().stage),
+                  .stage = std::uint16_t(end.stage),
                   .stream = Stream::kCompute,
                   .cause = Cause::kOptimizer},
                  waits);
     }
+  }
+  // What a rank's gradients are there after: reductions of what its passes have added up.
+  TaskId Gradients(const Thread& end) const {
+    const TaskId reduced = last_reduce_[std::size_t(end.rank)];
+    return reduced != kNoTask ? reduced : end.last();
+  }
+  // Both ranks send what they have, and go on when both transfers are over.
+  TaskId ExchangeGradients(const Thread& end, const DataCall& call, const char* label,
+                           std::vector<TaskId>& sends) {
+    if (call.duration.value <= 0) return kNoTask;
+    const std::array<TaskId, 1> waits{Gradients(end)};
+    const Task task{.label = graph_.Label(label),
+                    .rank = std::uint16_t(end.rank),
+                    .stage = std::uint16_t(end.stage),
+                    .cause = Cause::kData};
+    Task send = task, receive = task;
+    send.duration = call.duration;
+    send.stream = Stream::kSend;
+    send.communication = graph_.Communicate(call.communication);
+    receive.stream = Stream::kReceive;
+    TaskId& own = sends[std::size_t(end.rank)];
+    own = graph_.Add(send, waits);
+    const TaskId received = graph_.Add(receive, std::array<TaskId, 1>{own});
+    receives_.emplace_back(received, &sends[std::size_t(call.communication.to)]);
+    return received;
   }
 
   struct Bucket {
@@ -624,6 +684,8 @@ class Builder {
   std::vector<std::vector<TaskId>> layer_gather_;
   std::vector<Bucket> unreduced_;
   std::vector<TaskId> last_reduce_;  // of each rank
+  std::vector<TaskId> copy_send_, tied_send_;
+  std::vector<TaskId> complete_, losses_;  // of each rank: its gradients are there; loss summed
   TaskId last_gather_ = kNoTask;
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
   TaskId last_send_ = kNoTask;  // where sends are waited for

@@ -13,6 +13,9 @@
 //                        alone, with the weight gradients as a pass of their own
 //   data parallel        parameters gathered bucket by bucket before the first forward, gradients
 //                        reduced bucket by bucket after the last backward of a layer, under compute
+//   gradients again      sums over ranks that hold the same weights: tensor ranks, a copy of the
+//                        stage or a tied embedding on another pipeline rank
+//   loss                 summed over all ranks, so that nobody goes on before the slowest stage
 //   optimizer            when all gradients are in
 //
 // While a data-parallel collective runs under compute it takes SMs and bandwidth from it: a share
@@ -65,6 +68,15 @@ struct LayerPasses {
   DataCalls gather, reduce;            // data parallel: of this layer's parameters, once a step
   DataCalls shard_gather;              // ZeRO-3: before each pass
   DataCalls shard_reduce;              // ZeRO-2, 3: after each backward
+  bool stays_gathered = false;         // ZeRO-3: from forward to backward
+};
+
+// Once a step, when a rank's gradients have been reduced: sums over ranks that hold the same
+// weights and have a part of their gradients each.
+struct GradientSums {
+  DataCall replicated, key_value;  // over tensor ranks
+  DataCall copies;                 // DualPipe: with the pipeline rank that holds the same stages
+  DataCall tied;                   // with the other rank that holds a tied embedding
 };
 
 struct StepSpec {
@@ -74,6 +86,8 @@ struct StepSpec {
   std::vector<std::vector<int>> layers_of_stage;  // kind of each layer of each (virtual) stage
   Seconds transfer;  // of a micro-batch between stages on different ranks
   Bytes transfer_payload;
+  std::vector<GradientSums> sums;  // of each rank; empty: none
+  DataCall loss;                   // over all ranks of the step
   std::vector<Seconds> optimizer;  // of each rank
   double contention = 0;           // of a data-parallel collective once a step, added to compute
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication

@@ -90,5 +90,109 @@ TEST_F(HeldByRanksTest, ATiedEmbeddingIsThereTwiceOnlyWhereTheEndsAreApart) {
   EXPECT_DOUBLE_EQ(sum(ScheduleKind::kZbV), total);
 }
 
+class StepEndTest : public testing::Test {
+ protected:
+  static Cluster FourNodes() {
+    ClusterConfig config = FindCluster("dgx-h100");
+    config.nodes = 4;
+    return Cluster(config);
+  }
+  StepSpec SpecOf(const ModelConfig& model, const ParallelConfig& plan) const {
+    const Estimator estimator(model, training_, cluster_);
+    const std::int64_t micro_batches =
+        training_.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
+    return StepSpecOf(estimator, plan, ScheduleOf(plan, micro_batches));
+  }
+  static std::vector<TaskId> Labelled(const TaskGraph& graph, int rank, std::string_view label) {
+    std::vector<TaskId> found;
+    for (TaskId id = 0; id < graph.size(); ++id) {
+      if (graph.task(id).rank == rank && graph.label(id) == label) found.push_back(id);
+    }
+    return found;
+  }
+
+  const TrainingConfig training_{.global_batch_size = 16, .seq_length = 1024};
+  const Cluster cluster_ = FourNodes();
+};
+
+TEST_F(StepEndTest, NobodyUpdatesBeforeTheLossOfTheSlowestStageIsIn) {
+  const StepSpec spec =
+      SpecOf(PresetModel("llama-3.1-8b"), {.tensor = 4, .pipeline = 4, .data = 2, .zero = 1});
+  EXPECT_EQ(spec.loss.communication.ranks, 32);
+  EXPECT_EQ(spec.loss.communication.payload.value, 4);
+  const TaskGraph graph = BuildStepGraph(spec);
+  const Timeline timeline = Simulate(graph);
+  Seconds complete;
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<TaskId> ready = Labelled(graph, rank, "gradients complete");
+    ASSERT_EQ(ready.size(), 1U);
+    complete = std::max(complete, timeline.end[ready.front()]);
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<TaskId> optimizer = Labelled(graph, rank, "optimizer");
+    ASSERT_EQ(optimizer.size(), 1U);
+    EXPECT_DOUBLE_EQ(timeline.start[optimizer.front()].value,
+                     (complete + spec.loss.duration).value);
+  }
+}
+
+// Norms of 4,096 in fp32: 8 layers of two on each of four ranks, and the head's.  One KV head, K
+// and V of 128 x 4,096 in each of 8 layers, is on 8 / 2 tensor ranks.  ZeRO-1 leaves half of both.
+TEST_F(StepEndTest, TensorRanksSumWhatTheyHoldAlike) {
+  ModelConfig model = PresetModel("llama-3.1-8b");
+  model.num_query_groups = 2;
+  ParallelConfig plan{.tensor = 8, .sequence_parallel = true, .pipeline = 2, .data = 2, .zero = 0};
+  for (int zero : {0, 1}) {
+    plan.zero = zero;
+    const double share = zero == 0 ? 1 : 0.5;
+    const StepSpec spec = SpecOf(model, plan);
+    for (int rank : {0, 1}) {
+      const GradientSums& sums = spec.sums[std::size_t(rank)];
+      EXPECT_EQ(sums.replicated.communication,
+                (Communication{.payload = Bytes(share * 4 * 4096 * (16 * 2 + rank)), .ranks = 8}));
+      EXPECT_EQ(sums.key_value.communication,
+                (Communication{.payload = Bytes(share * 4 * 16 * 2 * 128 * 4096), .ranks = 4}));
+      EXPECT_GT(sums.replicated.duration.value, 0);
+      EXPECT_EQ(sums.copies.duration.value, 0);
+    }
+    plan.sequence_parallel = false;
+    EXPECT_EQ(SpecOf(model, plan).sums[0].replicated.duration.value, 0);
+    plan.sequence_parallel = true;
+  }
+}
+
+// A tied table of 256,000 x 3,584 on two tensor ranks, in fp32, sent by each end to the other.
+TEST_F(StepEndTest, TheEndsOfThePipelineSumATiedEmbedding) {
+  const ModelConfig model = PresetModel("gemma-2-9b");
+  const StepSpec spec = SpecOf(model, {.tensor = 2, .pipeline = 4, .data = 4, .zero = 1});
+  const double bytes = 4.0 * 256000 / 2 * 3584;
+  for (const auto& [rank, other] : {std::pair{0, 3}, std::pair{3, 0}}) {
+    EXPECT_EQ(
+        spec.sums[std::size_t(rank)].tied.communication,
+        (Communication{.kind = CollectiveKind::kSendRecv, .payload = Bytes(bytes), .to = other}));
+  }
+  EXPECT_EQ(spec.sums[1].tied.duration.value, 0);
+  const TaskGraph graph = BuildStepGraph(spec);
+  const Timeline timeline = Simulate(graph);
+  // Both go on when both have sent.
+  Seconds sent;
+  for (int rank : {0, 3}) {
+    for (TaskId id : Labelled(graph, rank, "sum tied gradients")) {
+      sent = std::max(sent, timeline.end[id]);
+    }
+  }
+  for (int rank : {0, 3}) {
+    EXPECT_GE(timeline.end[Labelled(graph, rank, "gradients complete").front()], sent);
+  }
+}
+
+// 32 layers, gathered forward and backward; embedding and head once, and kept.
+TEST_F(StepEndTest, ShardedEmbeddingAndHeadAreGatheredOncePerMicroBatch) {
+  const StepSpec spec = SpecOf(PresetModel("llama-3.1-8b"), {.data = 8, .zero = 3});
+  const TaskGraph graph = BuildStepGraph(spec);
+  EXPECT_EQ(Labelled(graph, 0, "gather layer").size(), 2U * (2 * 32 + 2));
+  EXPECT_EQ(Labelled(graph, 0, "reduce layer").size(), 2U * (32 + 2));
+}
+
 }  // namespace
 }  // namespace millwright
