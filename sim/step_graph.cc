@@ -12,13 +12,19 @@
 namespace millwright {
 namespace {
 
+constexpr std::size_t kReach = 4;  // pieces wait for none further back
+
 // One pass on its way: what its next piece waits for.
 struct Thread {
   int rank = 0;
   int stage = 0;
   int micro_batch = 0;
-  std::array<TaskId, 4> after{kNoTask, kNoTask, kNoTask, kNoTask};
-  TaskId last() const { return after[0]; }
+  std::array<TaskId, 4> begin{kNoTask, kNoTask, kNoTask,
+                              kNoTask};  // what its first pieces wait for
+  std::array<TaskId, 4> recent{};        // its latest pieces, by their number
+  std::size_t pieces = 0;
+  TaskId also = kNoTask;  // what the next piece waits for too
+  TaskId last() const { return pieces == 0 ? begin[0] : recent[(pieces - 1) % recent.size()]; }
 };
 
 // A piece of a pass with what goes with it.
@@ -337,26 +343,26 @@ class Builder {
 
   Thread Start(int rank, const Pass& pass) {
     Thread thread{.rank = rank, .stage = pass.stage, .micro_batch = pass.micro_batch};
-    thread.after[2] = pass_barrier_;
-    thread.after[3] = last_send_;
+    thread.begin[2] = pass_barrier_;
+    thread.begin[3] = last_send_;
     const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
     switch (pass.kind) {
       case PassKind::kForward:
         if (!schedule_.first_of_direction(pass.stage)) {
-          thread.after[0] = Input(rank, pass.stage, pass.micro_batch, pass.stage - 1, forward_send_,
+          thread.begin[0] = Input(rank, pass.stage, pass.micro_batch, pass.stage - 1, forward_send_,
                                   forward_end_);
         }
         break;
       case PassKind::kBackward:
       case PassKind::kBackwardInput:
-        thread.after[0] = forward_end_[s][m];
+        thread.begin[0] = forward_end_[s][m];
         if (!schedule_.last_of_direction(pass.stage)) {
-          thread.after[1] = Input(rank, pass.stage, pass.micro_batch, pass.stage + 1,
+          thread.begin[1] = Input(rank, pass.stage, pass.micro_batch, pass.stage + 1,
                                   backward_send_, backward_end_);
         }
         break;
       case PassKind::kBackwardWeight:
-        thread.after[0] = backward_end_[s][m];
+        thread.begin[0] = backward_end_[s][m];
         break;
     }
     return thread;
@@ -367,17 +373,15 @@ class Builder {
   // which may have to wait for an earlier pass, after the last one, which a later pass may wait
   // for, and what communicates before the first and after the last piece of compute stays as it is.
   std::vector<Step> Merge(const std::vector<Step>& steps) {
-    struct Group {  // a piece, with what runs beside it
+    struct Group {  // pieces beside each other; all before it have ended when it begins
       std::size_t begin = 0, end = 0;
       unsigned streams = 0, unseen = 0, last = 0;
     };
     std::vector<Group> groups;
     unsigned seen = 0;
     for (std::size_t at = 0; at < steps.size();) {
-      Group& group = groups.emplace_back(Group{.begin = at});
-      do group.streams |= Bit(steps[at].piece->stream);
-      while (steps[at++].piece->beside && at < steps.size());
-      group.end = at;
+      Group& group = groups.emplace_back(Group{.begin = at, .end = GroupEnd(steps, at)});
+      for (; at < group.end; ++at) group.streams |= Bit(steps[at].piece->stream);
       group.unseen = group.streams & ~seen;
       seen |= group.streams;
     }
@@ -403,20 +407,18 @@ class Builder {
         continue;
       }
       if (!open || unseen != 0) {
-        merged_pieces_.push_back({.label = "merged"});
+        merged_pieces_.push_back({.label = "merged", .after = steps[group.begin].piece->after});
         merged.push_back(
             {.piece = &merged_pieces_.back(), .label = graph_.Label(merged_pieces_.back().label)});
       }
       Step& task = merged.back();
       task.streams |= group.streams & ~Bit(Stream::kCompute);
-      std::array<Seconds, kStreams> busy{};
       Bytes taken, given_back;
       for (std::size_t i = group.begin; i < group.end; ++i) {
-        busy[std::size_t(steps[i].piece->stream)] += steps[i].piece->duration;
         taken += steps[i].taken;
         given_back += steps[i].given_back;
       }
-      merged_pieces_.back().duration += *std::max_element(busy.begin(), busy.end());
+      merged_pieces_.back().duration += LengthOf(steps, group.begin, group.end);
       // Taken at once is the most that its pieces hold, given back what they do not keep.
       const Bytes held = task.taken - task.given_back + taken;
       task.taken = std::max(task.taken, held);
@@ -424,6 +426,51 @@ class Builder {
       open = (group.last & ~Bit(Stream::kCompute)) == 0;
     }
     return merged;
+  }
+
+  // The first piece after `begin` before which all must end: it and what is beside it wait for all
+  // that nobody has waited for.
+  static std::size_t GroupEnd(const std::vector<Step>& steps, std::size_t begin) {
+    const auto waits = [&](std::size_t at, std::size_t awaited) {
+      const auto& after = steps[at].piece->after;
+      return std::find(after.begin(), after.end(), at - awaited) != after.end();
+    };
+    for (std::size_t at = begin + 1; at < steps.size(); ++at) {
+      const std::size_t first = at - std::min(at - begin, kReach);
+      bool all = true;
+      for (std::size_t before = first; before < at && all; ++before) {
+        bool awaited = false;
+        for (std::size_t i = before + 1; i < at; ++i) awaited = awaited || waits(i, before);
+        for (std::size_t i = at; i < std::min(at + kReach, steps.size()) && all && !awaited; ++i) {
+          const auto& after = steps[i].piece->after;
+          const bool within = std::any_of(after.begin(), after.end(), [&](std::size_t back) {
+            return back > 0 && back <= i - at;
+          });
+          all = within || waits(i, before);
+        }
+      }
+      if (all) return at;
+    }
+    return steps.size();
+  }
+  // How long the pieces of a group take together.
+  static Seconds LengthOf(const std::vector<Step>& steps, std::size_t begin, std::size_t end) {
+    std::vector<Seconds> ends;
+    std::array<Seconds, kStreams> free{};
+    Seconds length;
+    for (std::size_t at = begin; at < end; ++at) {
+      const Piece& piece = *steps[at].piece;
+      Seconds& of_stream = free[std::size_t(piece.stream)];
+      for (const std::size_t back : piece.after) {
+        if (back > 0 && back <= ends.size()) {
+          of_stream = std::max(of_stream, ends[ends.size() - back]);
+        }
+      }
+      of_stream += piece.duration;
+      ends.push_back(of_stream);
+      length = std::max(length, of_stream);
+    }
+    return length;
   }
 
   bool CanMerge(const Pass& pass) const {
@@ -441,9 +488,9 @@ class Builder {
 
   void Emit(Thread& thread, const std::vector<Step>& steps, std::size_t& at, const Pass& pass,
             bool last_gradients) {
-    // A piece and what runs beside it go together.
-    TaskId beside = kNoTask;
-    for (;;) {
+    // Pieces that run beside each other go together.
+    bool together = true;
+    while (together) {
       const Step& step = steps[at];
       TaskId gather = step.waits_for;
       if (step.sharded) {
@@ -455,8 +502,6 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const std::array<TaskId, 5> waits{thread.after[0], thread.after[1], thread.after[2],
-                                        thread.after[3], gather};
       const TaskId id = graph_.Add({.duration = step.piece->duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
@@ -467,8 +512,18 @@ class Builder {
                                     .stage = std::uint16_t(thread.stage),
                                     .stream = step.piece->stream,
                                     .cause = step.piece->cause,
-                                    .communication = step.communication},
-                                   waits);
+                                    .communication = step.communication});
+      bool first = false;
+      for (const std::size_t back : step.piece->after) {
+        if (back == 0) continue;
+        if (back <= thread.pieces) {
+          graph_.Wait(id, thread.recent[(thread.pieces - back) % thread.recent.size()]);
+        } else if (!std::exchange(first, true)) {
+          for (const TaskId awaited : thread.begin) graph_.Wait(id, awaited);
+        }
+      }
+      graph_.Wait(id, gather);
+      graph_.Wait(id, std::exchange(thread.also, kNoTask));
       if (detail_ == StepDetail::kMerged) {
         const unsigned streams = step.streams | Bit(step.piece->stream);
         for (Stream stream : {Stream::kTensor, Stream::kContext, Stream::kExpert}) {
@@ -478,14 +533,10 @@ class Builder {
           last = id;
         }
       }
+      thread.recent[thread.pieces++ % thread.recent.size()] = id;
       ++at;
-      if (step.piece->beside && at < steps.size()) {
-        beside = id;
-        continue;
-      }
-      thread.after = {id, beside, kNoTask, kNoTask};
+      together = at < steps.size() && steps[at].piece->after[0] != 1;
       if (step.ends) LayerEnded(thread, *step.ends, pass, last_gradients);
-      return;
     }
   }
 
@@ -500,7 +551,7 @@ class Builder {
       } else if (spec_.overlap_reduce && !kind.shard_gather.any()) {
         Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
       }
-      if (!spec_.overlap_reduce) thread.after[1] = last;
+      if (!spec_.overlap_reduce) thread.also = last;
     }
     if (!last_gradients || !kind.reduce.any()) return;
     Bucket& bucket = unreduced_[std::size_t(thread.rank)];
@@ -594,7 +645,7 @@ class Builder {
     const Thread end{.rank = rank,
                      .stage = schedule_.orders[std::size_t(rank)].back().stage,
                      .micro_batch = -1,
-                     .after = {last_layer_end_, kNoTask, kNoTask, kNoTask}};
+                     .begin = {last_layer_end_, kNoTask, kNoTask, kNoTask}};
     Bucket& bucket = unreduced_[std::size_t(rank)];
     if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) bucket.from = end;
     FlushBucket(rank);

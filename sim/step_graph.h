@@ -7,8 +7,8 @@
 // file only says what runs where and after what:
 //
 //   forward of a chunk   receive, embedding, layers, head, send
-//   layer                compute and its collectives in turn on their streams; a piece marked
-//                        `beside` runs next to the piece after it
+//   layer                compute and its collectives on their streams, one piece after the other or
+//                        beside another
 //   backward             the same in reverse, after what is recomputed; or the input gradients
 //                        alone, with the weight gradients as a pass of their own
 //   data parallel        parameters gathered bucket by bucket before the first forward, gradients
@@ -22,6 +22,7 @@
 // of its time (StepSpec::contention) is added to the compute stream where it is launched.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct Piece {
   Seconds duration;
   Stream stream = Stream::kCompute;
   Cause cause = Cause::kCompute;
-  bool beside = false;  // starts with the next piece; the one after waits for both
+  // How far back in the pass the pieces are that it waits for; 0: none.  {2}: beside the one
+  // before.
+  std::array<std::uint8_t, 2> after{1, 0};
   bool routed = false;  // experts' compute, and the exchanges around it
   Communication communication{};
 };

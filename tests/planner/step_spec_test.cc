@@ -194,5 +194,90 @@ TEST_F(StepEndTest, ShardedEmbeddingAndHeadAreGatheredOncePerMicroBatch) {
   EXPECT_EQ(Labelled(graph, 0, "reduce layer").size(), 2U * (32 + 2));
 }
 
+// One layer, one micro-batch, one rank: what the tasks take is what the closed form says, and with
+// the weight gradient apart no less than the GEMMs and no more than all of it in a row.
+TEST(TensorOverlap, TasksTakeWhatTheClosedFormSays) {
+  const Cluster cluster(FindCluster("dgx-h100"));
+  for (const char* name : {"llama-3.1-70b", "deepseek-v2-lite", "gpt2-xl"}) {
+    const ModelConfig model = PresetModel(name);
+    for (const bool overlapped : {false, true}) {
+      for (const std::int64_t sequence : {512, 8192}) {
+        TrainingConfig training{.global_batch_size = 8, .seq_length = sequence};
+        training.tp_comm_overlap = overlapped;
+        const Estimator estimator(model, training, cluster);
+        for (const int tensor : {2, 4, 8}) {
+          if (model.num_attention_heads % tensor != 0) continue;
+          for (const bool sequence_parallel : {false, true}) {
+            const ParallelConfig plan{.tensor = tensor,
+                                      .sequence_parallel = sequence_parallel,
+                                      .data = 8 / tensor,
+                                      .zero = 0};
+            SCOPED_TRACE(std::string(name) + " " + ShortName(plan) + (overlapped ? " o" : ""));
+            const StepSpec whole = StepSpecOf(estimator, plan, ScheduleOf(plan, 8 / plan.data));
+            const ShapeCosts costs = estimator.CostShape(ShapeOf(plan, training));
+            for (std::size_t kind = 0; kind < costs.kinds.size(); ++kind) {
+              StepSpec one{.kinds = {whole.kinds[kind]}, .layers_of_stage = {{0}}};
+              one.kinds[0].reduce = one.kinds[0].gather = {};
+              one.schedule =
+                  BuildSchedule({.kind = ScheduleKind::kGpipe, .pipeline = 1, .micro_batches = 1});
+              const LayerCost& layer = costs.kinds[kind];
+              const double closed = (layer.forward.total() + layer.backward.total()).value;
+              EXPECT_NEAR(Simulate(BuildStepGraph(one)).makespan.value / closed, 1, 1e-12);
+
+              // Apart, the same payloads: none is lost, none sent twice but what is gathered again.
+              one.schedule =
+                  BuildSchedule({.kind = ScheduleKind::kZbH1, .pipeline = 1, .micro_batches = 1});
+              const TaskGraph split = BuildStepGraph(one);
+              Seconds in_a_row;
+              for (const Task& task : split.tasks()) in_a_row += task.duration;
+              const Seconds makespan = Simulate(split).makespan;
+              EXPECT_LE(makespan, in_a_row);
+              EXPECT_GE(makespan, layer.forward.compute + layer.backward.compute);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Exchanges: gather 4 chunks' worth in 3 of a third each; the first chunk's GEMM does not wait.
+TEST(TensorOverlap, AChunkIsComputedWhenItHasCome) {
+  const Cluster cluster(FindCluster("dgx-h100"));
+  TrainingConfig training{.global_batch_size = 8, .seq_length = 8192};
+  training.tp_comm_overlap = true;
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  const Estimator estimator(model, training, cluster);
+  const ParallelConfig plan{.tensor = 4, .sequence_parallel = true, .data = 2, .zero = 0};
+  const TaskGraph graph = BuildStepGraph(StepSpecOf(estimator, plan, ScheduleOf(plan, 4)));
+  const Timeline timeline = Simulate(graph);
+  const std::span<const TaskId> exchanges = graph.program(0, Stream::kTensor);
+  const std::span<const TaskId> computes = graph.program(0, Stream::kCompute);
+  std::vector<TaskId> first;  // of the first layer
+  for (TaskId id : exchanges) {
+    if (graph.label(id) == "qkv gather" && first.size() < 3) first.push_back(id);
+  }
+  ASSERT_EQ(first.size(), 3U);
+  for (TaskId id : first) {
+    const Communication& c = graph.communications()[graph.task(id).communication];
+    EXPECT_EQ(c.kind, CollectiveKind::kAllGather);
+    EXPECT_DOUBLE_EQ(c.payload.value, 2.0 * 8192 * 8192 / 3);
+  }
+  // The GEMM's chunks are the compute tasks from the start of the first exchange on.
+  auto chunk = std::find_if(computes.begin(), computes.end(), [&](TaskId id) {
+    return timeline.start[id] == timeline.start[first[0]];
+  });
+  ASSERT_NE(chunk, computes.end());
+  for (std::size_t i = 0; i < 3; ++i) {
+    const TaskId before = *chunk++;
+    const Seconds there = std::max(timeline.end[first[i]], timeline.end[before]);
+    EXPECT_EQ(timeline.start[*chunk], there);
+    // Only exchanges hold exchanges up.
+    if (i > 0) {
+      EXPECT_EQ(timeline.start[first[i]], timeline.end[first[i - 1]]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millwright

@@ -133,9 +133,10 @@ Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& 
 }
 
 void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel,
-                        std::int64_t global_batch = 8) {
+                        std::int64_t global_batch = 8, bool tp_comm_overlap = false) {
   SCOPED_TRACE(fmt::format("{} {}", ShortName(parallel), NameOf(parallel.schedule)));
-  const Workload workload = TinyWorkload(model, parallel, global_batch);
+  Workload workload = TinyWorkload(model, parallel, global_batch);
+  workload.training.tp_comm_overlap = tp_comm_overlap;
   ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
   ClusterConfig config = FindCluster("local-cpu");
   config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
@@ -181,7 +182,10 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
 TEST(Payload, OfTensorParallelism) {
   for (bool sequence_parallel : {false, true}) {
     for (int tensor : {2, 4}) {
-      ExpectSamePayloads(TinyModel(), {.tensor = tensor, .sequence_parallel = sequence_parallel});
+      const ParallelConfig parallel{.tensor = tensor, .sequence_parallel = sequence_parallel};
+      ExpectSamePayloads(TinyModel(), parallel);
+      // In chunks, the same bytes.
+      ExpectSamePayloads(TinyModel(), parallel, 8, true);
     }
   }
 }
