@@ -88,7 +88,7 @@ struct CollectiveCalibration {
 
 // What overlapping hides, measured end to end.
 struct OverlapCalibration {
-  double tp_exposed = 0;       // share left with tp_comm_overlap
+  double tp_contention = 0;    // tp_comm_overlap: of the smaller of a GEMM and what runs beside it
   double expert_exposed = 0;   // share left with expert_overlap
   double p2p_exposed = 0;      // share left with overlap_p2p
   double dp_exposed = 0;       // share of an overlapped DP collective that still costs time

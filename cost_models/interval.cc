@@ -46,9 +46,9 @@ RunClass ClassOf(const ModelConfig& model, const TrainingConfig& training, const
 Interval StepInterval(RunClass c) {
   switch (c) {
     case RunClass::kDense:
-      return {0.93, 1.16};  // 68 runs
+      return {0.92, 1.16};  // 68 runs
     case RunClass::kDenseBlackwell:
-      return {0.89, 1.17};  // 94 runs
+      return {0.90, 1.16};  // 94 runs
     case RunClass::kMoe:
       return {0.92, 1.53};  // 22 runs: few, and predictions too fast
     case RunClass::kMoeBlackwell:

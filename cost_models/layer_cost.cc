@@ -230,15 +230,11 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       if (op.backward) {
         SlotOf(op.group, cost.backward) = op.backward_repeats * time(op.backward_collective);
       }
-      double exposed = 1;
-      if (op.group == GroupKind::kTensor && op.beside_gemm && x.training.tp_comm_overlap) {
-        exposed = x.calibration.overlap.tp_exposed;
-      }
       if (op.group == GroupKind::kExpert && x.training.expert_overlap) {
-        exposed = x.calibration.overlap.expert_exposed;
+        const double exposed = x.calibration.overlap.expert_exposed;
+        cost.forward = exposed * cost.forward;
+        cost.backward = exposed * cost.backward;
       }
-      cost.forward = exposed * cost.forward;
-      cost.backward = exposed * cost.backward;
       break;
     }
     case OperatorKind::kHost: {
@@ -255,6 +251,45 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
     }
   }
   return cost;
+}
+
+TensorOverlap OverlapOf(const std::vector<Operator>& operators, std::size_t i,
+                        const LayerPaths& paths, const CostContext& x) {
+  TensorOverlap overlap;
+  const Operator& op = operators[i];
+  if (!x.training.tp_comm_overlap || op.kind != OperatorKind::kCollective ||
+      op.group != GroupKind::kTensor || !op.beside_gemm || op.hidden_under >= 0) {
+    return overlap;
+  }
+  // At the entry of a block: a gather, or nothing but its backward.
+  overlap.gathers = !op.forward || op.forward_collective == CollectiveKind::kAllGather;
+  const bool sharded = (overlap.gathers ? op.backward_collective : op.forward_collective) !=
+                       CollectiveKind::kAllReduce;
+  const std::size_t gemm = overlap.gathers ? i + 1 : i - 1;
+  if (gemm >= operators.size() || operators[gemm].kind != OperatorKind::kGemm) return overlap;
+  const double contention = x.calibration.overlap.tp_contention;
+  const OperatorCost collective = CostOfOperator(op, paths, x);
+  const OperatorCost whole = CostOfOperator(operators[gemm], paths, x);
+  const auto cut = [&](Seconds compute, Seconds communication) {
+    const int n = paths.tensor.ranks;
+    ChunkedGemm chunks{.chunks = n, .gemm = compute / n, .exchange = communication / (n - 1)};
+    chunks.slowed = contention * std::min(chunks.gemm, chunks.exchange);
+    return chunks;
+  };
+  overlap.gemm = int(gemm);
+  // All-reduces are not cut.
+  if (op.forward && sharded) {
+    overlap.forward = cut(whole.forward.compute, collective.forward.tensor);
+  }
+  if (op.backward && sharded) {
+    overlap.backward =
+        cut(whole.backward.compute - whole.weight_gradient, collective.backward.tensor);
+  }
+  if (op.backward && overlap.gathers) {
+    overlap.with_weight_gradient = true;
+    overlap.slowed = contention * std::min(whole.weight_gradient, collective.backward.tensor);
+  }
+  return overlap;
 }
 
 OperatorCost LaunchWait(const PassTime& forward, const PassTime& backward,
@@ -295,6 +330,22 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
   layer.operators.reserve(operators.size());
   for (const Operator& op : operators) {
     OperatorCost cost = CostOfOperator(op, paths, context);
+    if (const TensorOverlap overlap =
+            OverlapOf(operators, std::size_t(&op - operators.data()), paths, context);
+        overlap.gemm >= 0) {
+      const OperatorCost gemm = CostOfOperator(operators[overlap.gemm], paths, context);
+      // What both take together beyond the GEMM.
+      if (overlap.forward.chunks > 1) {
+        cost.forward.tensor = overlap.forward.total() - gemm.forward.compute;
+      }
+      if (overlap.with_weight_gradient) {
+        cost.backward.tensor = std::max(gemm.weight_gradient, cost.backward.tensor) +
+                               overlap.slowed - gemm.weight_gradient;
+      } else if (overlap.backward.chunks > 1) {
+        cost.backward.tensor =
+            overlap.backward.total() - (gemm.backward.compute - gemm.weight_gradient);
+      }
+    }
     if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0) {
       const Operator& cover = operators[op.hidden_under];
       const OperatorCost& covering = layer.operators[op.hidden_under];
@@ -308,7 +359,8 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
         expose(SlotOf(op.group, cost.forward), share * covering.forward.compute);
         expose(SlotOf(op.group, cost.backward), share * covering.backward.compute);
       } else {
-        expose(SlotOf(op.group, cost.backward), covering.backward.compute / 2);  // dgrad
+        expose(SlotOf(op.group, cost.backward),
+               covering.backward.compute - covering.weight_gradient);
       }
     }
     layer.forward += cost.forward;

@@ -75,6 +75,54 @@ ShardPass ShardPassOf(const RankParameters& unit, const DataGroups& groups,
           .reduce = both(CollectiveKind::kReduceScatter, training.gradient_bytes)};
 }
 
+PartialGradients PartialGradientsOf(const std::vector<Weight>& weights, const ModelConfig& model,
+                                    int tensor, bool sequence_parallel) {
+  PartialGradients partial;
+  if (tensor == 1) return partial;
+  for (const Weight& weight : weights) {
+    switch (weight.split) {
+      case WeightSplit::kReplicated: {
+        const bool of_heads = weight.name == "q_norm" || weight.name == "k_norm";
+        // Positions are added before tokens are split, so that all ranks have their whole gradient.
+        const bool of_tokens = sequence_parallel && weight.name != "position_embedding";
+        if (of_heads || of_tokens) partial.replicated += double(weight.elements());
+        break;
+      }
+      case WeightSplit::kQueryGroups:
+        if (CopiesOfKeyValue(model, tensor) > 1) {
+          partial.key_value += double(weight.elements()) / model.num_query_groups;
+        }
+        break;
+      case WeightSplit::kTensor:
+      case WeightSplit::kVocabulary:
+      case WeightSplit::kExpert:
+      case WeightSplit::kExpertReplicated:
+        break;
+    }
+  }
+  return partial;
+}
+
+int CopiesOfKeyValue(const ModelConfig& model, int tensor) {
+  return std::max(1, int(tensor / model.num_query_groups));
+}
+
+TensorSums TensorSumsOf(
+    const PartialGradients& partial, const ModelConfig& model, const ParallelConfig& plan,
+    const DataGroups& groups, const TrainingConfig& training, const CollectiveCalibration& c,
+    const std::function<const PathProfile&(std::int64_t stride, std::int64_t ranks)>& profile) {
+  const double width = training.gradient_bytes / (plan.zero >= 1 ? double(groups.dense_shard) : 1);
+  TensorSums sums{.replicated_payload = Bytes(partial.replicated * width),
+                  .key_value_payload = Bytes(partial.key_value * width)};
+  sums.replicated = CostOfCollective(CollectiveKind::kAllReduce, sums.replicated_payload,
+                                     profile(1, plan.tensor), c)
+                        .time;
+  sums.key_value = CostOfCollective(CollectiveKind::kAllReduce, sums.key_value_payload,
+                                    profile(1, CopiesOfKeyValue(model, plan.tensor)), c)
+                       .time;
+  return sums;
+}
+
 Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGroups& groups,
                       const GpuSpec& gpu, const Calibration& calibration) {
   const double stepped = zero >= 1 ? parameters.dense / double(groups.dense_shard) +

@@ -8,6 +8,7 @@
 
 #include "core/gpu.h"
 #include "core/parallel.h"
+#include "core/parameters.h"
 #include "core/path_profile.h"
 #include "core/training.h"
 #include "cost_models/calibration.h"
@@ -47,6 +48,38 @@ struct ShardPass {
 };
 ShardPass ShardPassOf(const RankParameters& unit, const DataGroups& groups,
                       const TrainingConfig& training, const CollectiveCalibration& calibration);
+
+// Gradients that several tensor ranks hold, each from its own tokens or heads alone: norms,
+// routers, latent down-projections and biases of row-parallel layers under sequence parallelism,
+// norms of queries and keys always; key and value weights where KV heads are fewer than tensor
+// ranks.  Of experts' biases, which expert-tensor ranks hold alike, nothing is counted.
+struct PartialGradients {
+  double replicated = 0, key_value = 0;  // parameters of a rank
+  PartialGradients& operator+=(const PartialGradients& o) {
+    replicated += o.replicated;
+    key_value += o.key_value;
+    return *this;
+  }
+  friend PartialGradients operator*(double k, const PartialGradients& p) {
+    return {k * p.replicated, k * p.key_value};
+  }
+};
+PartialGradients PartialGradientsOf(const std::vector<Weight>& weights, const ModelConfig& model,
+                                    int tensor, bool sequence_parallel);
+// Tensor ranks in a row that hold the same KV heads.
+int CopiesOfKeyValue(const ModelConfig& model, int tensor);
+
+// Their sums over tensor ranks once a step, of what ZeRO leaves a rank.  (Megatron-LM sums them
+// whole; norms are so few that both are launch and latency.)
+struct TensorSums {
+  Bytes replicated_payload, key_value_payload;
+  Seconds replicated, key_value;
+};
+TensorSums TensorSumsOf(
+    const PartialGradients& partial, const ModelConfig& model, const ParallelConfig& plan,
+    const DataGroups& groups, const TrainingConfig& training,
+    const CollectiveCalibration& calibration,
+    const std::function<const PathProfile&(std::int64_t stride, std::int64_t ranks)>& profile);
 
 Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGroups& groups,
                       const GpuSpec& gpu, const Calibration& calibration);

@@ -131,9 +131,9 @@ Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
                .moe_num_groups = model.moe.num_groups,
                .moe_topk_groups = model.moe.topk_groups},
       kinds_(model.distinct_kinds()) {
-  clip_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
-                           calibration_->collective)
-              .time;
+  scalar_sum_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
+                                 calibration_->collective)
+                    .time;
 }
 
 const PathProfile& Estimator::Profile(std::int64_t stride, std::int64_t ranks) const {
@@ -142,6 +142,19 @@ const PathProfile& Estimator::Profile(std::int64_t stride, std::int64_t ranks) c
     entry->second = cluster_.Profile(StridedGroup{.stride = int(stride), .ranks = int(ranks)});
   }
   return entry->second;
+}
+
+Seconds Estimator::TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const {
+  // As far apart as the pipeline reaches.
+  PathProfile pair =
+      Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline);
+  pair.ranks = 2;
+  pair.domains = std::min(2, pair.domains);
+  pair.min_ranks_per_domain = pair.max_ranks_per_domain = pair.domains == 2 ? 1 : 2;
+  return CostOfCollective(CollectiveKind::kAllReduce,
+                          Bytes(shape.token_table.dense * training_.gradient_bytes), pair,
+                          calibration_->collective)
+      .time;
 }
 
 LayerPaths Estimator::PathsOf(const LayerShape& shape) const {
@@ -156,11 +169,15 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   const auto parameters = [&](const std::vector<Weight>& weights) {
     return ParametersPerRank(weights, model_, shape.tensor, shape.expert, shape.expert_tensor);
   };
+  const auto partial = [&](const std::vector<Weight>& weights) {
+    return PartialGradientsOf(weights, model_, shape.tensor, shape.sequence_parallel);
+  };
   ShapeCosts costs{.shape = shape};
   for (const LayerKind& kind : kinds_) {
     costs.kinds.push_back(
         CostOfLayer(LayerOperators(model_, kind, shape, training_), paths, context_));
     costs.kind_parameters.push_back(parameters(LayerWeights(model_, kind)));
+    costs.kind_partial.push_back(partial(LayerWeights(model_, kind)));
     const LayerCost& layer = costs.kinds.back();
     costs.least_layer = std::max(costs.least_layer, layer.input + layer.largest_gradient);
   }
@@ -178,6 +195,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   costs.head_saved = head.Saved(0);
   costs.head_working_set = head.largest_gradient;
   costs.head_parameters = parameters(HeadWeights(model_));
+  costs.head_partial = partial(HeadWeights(model_));
   if (model_.mtp_num_layers > 0) {
     const LayerCost mtp = CostOfLayer(MtpOperators(model_, shape, training_), paths, context_);
     const double modules = model_.mtp_num_layers;
@@ -185,6 +203,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     costs.head_backward += modules * (head.backward + mtp.backward);
     costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0));
     costs.head_parameters += modules * parameters(MtpWeights(model_));
+    costs.head_partial += modules * partial(MtpWeights(model_));
   }
   costs.work = (costs.embedding_forward + costs.embedding_backward + costs.head_forward +
                 costs.head_backward)
@@ -315,16 +334,20 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   stage.param_sync = sync.parameters;
   stage.replica_sync = sync.replicas;
   if (tied_copy && (content.embedding || content.head)) {
-    // First and last stage: as far apart as the pipeline reaches.
-    PathProfile pair =
-        estimator_.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline);
-    pair.ranks = 2;
-    pair.domains = std::min(2, pair.domains);
-    pair.min_ranks_per_domain = pair.max_ranks_per_domain = pair.domains == 2 ? 1 : 2;
-    stage.tied_sync =
-        CostOfCollective(CollectiveKind::kAllReduce,
-                         Bytes(shape_.token_table.dense * training.gradient_bytes), pair, c)
-            .time;
+    stage.tied_sync = estimator_.TiedSum(plan, shape_);
+  }
+  if (plan.tensor > 1) {
+    PartialGradients partial;
+    for (std::size_t k = 0; k < content.layers.size(); ++k) {
+      partial += double(content.layers[k]) * shape_.kind_partial[k];
+    }
+    if (content.head) partial += shape_.head_partial;
+    const TensorSums sums =
+        TensorSumsOf(partial, estimator_.model(), plan, groups, training, c,
+                     [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
+                       return estimator_.Profile(stride, ranks);
+                     });
+    stage.tensor_sums = sums.replicated + sums.key_value;
   }
 
   if (zero_ >= 2) {
@@ -353,7 +376,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
 
   const Seconds optimizer = OptimizerTime(parameters, zero_, groups, estimator_.cluster().gpu(),
                                           estimator_.calibration());
-  optimizer_ = std::max(optimizer_, estimator_.clip() + optimizer);
+  optimizer_ = std::max(optimizer_, 2 * estimator_.scalar_sum() + optimizer);
 }
 
 Seconds PipelineTerms::Exposed(Seconds communication, Seconds window, bool overlapped) const {
@@ -373,7 +396,8 @@ Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) co
   return std::max(Seconds(0), Exposed(stage.grad_sync + stage.replica_sync, cost.plain_backward,
                                       training.overlap_grad_reduce) -
                                   counted) +
-         stage.tied_sync + Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
+         stage.tied_sync + stage.tensor_sums +
+         Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
 }
 
 void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const {

@@ -95,6 +95,8 @@ struct ShapeCosts {
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
   RankParameters token_table;  // of the embedding: what the last stage may hold again
+  std::vector<PartialGradients> kind_partial;
+  PartialGradients head_partial;
 
   std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
 };
@@ -123,7 +125,9 @@ class Estimator {
   const std::vector<LayerKind>& kinds() const { return kinds_; }
   LayerPaths PathsOf(const LayerShape& shape) const;
   const PathProfile& Profile(std::int64_t stride, std::int64_t ranks) const;
-  Seconds clip() const { return clip_; }
+  Seconds scalar_sum() const { return scalar_sum_; }
+  // Of the gradient of a tied embedding, between first and last stage.
+  Seconds TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
  private:
@@ -134,7 +138,7 @@ class Estimator {
   CostContext context_;
   std::vector<LayerKind> kinds_;
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
-  Seconds clip_;  // gradient norm: a scalar all-reduce over every rank
+  Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss
 };
 
 // What a choice of recomputation costs, without items.
@@ -181,6 +185,7 @@ class PipelineTerms {
     Seconds grad_sync, param_sync;  // ZeRO 0-2: gradients and parameters, once
     Seconds replica_sync;           // HSDP: sharded gradients over the replicas, once a step
     Seconds tied_sync;              // the embedding's gradient between first and last stage
+    Seconds tensor_sums;            // of gradients that tensor ranks have in parts
     std::vector<double> held;       // of each kind: layers x micro-batches in flight
     double first_chunk_held = 0;    // micro-batches in flight that passed the embedding
     StageMemory fixed;              // what recomputation does not change

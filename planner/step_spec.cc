@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/check.h"
 
@@ -43,36 +44,60 @@ class PieceList {
   explicit PieceList(Cause compute) : compute_(compute) {}
   void Compute(const char* label, Seconds duration) {
     if (duration.value <= 0) return;
-    if (!pieces_.empty() && pieces_.back().stream == Stream::kCompute && !closed_) {
+    if (!pieces_.empty() && pieces_.back().stream == Stream::kCompute && after_ == kLast) {
       pieces_.back().duration += duration;
       return;
     }
-    pieces_.push_back(
-        {.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
-    closed_ = false;
+    Add({.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
   }
-  void Collective(const Operator& op, Seconds duration, const Communication& communication,
-                  bool beside) {
+  void Collective(const Operator& op, Seconds duration, const Communication& communication) {
     if (duration.value <= 0) return;
     // Between dispatch and combine, or the other way round, there is nothing but experts.
     const bool exchange = op.group == GroupKind::kExpert;
     if (exchange) among_experts_ = !among_experts_;
-    pieces_.push_back(
-        {.label = op.name.data(),
+    Add({.label = op.name.data(),
          .duration = duration,
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
-         .beside = beside,
          .routed = exchange,
          .communication = communication});
   }
-  void Close() { closed_ = true; }  // the next compute is a piece of its own
-  std::vector<Piece> Take() { return std::move(pieces_); }
+  // A collective, and compute that starts with it; what comes next waits for both.
+  void Beside(const Operator& op, Seconds duration, const Communication& communication,
+              const char* label, Seconds compute) {
+    MILLWRIGHT_CHECK(duration.value > 0 && compute.value > 0);
+    const After begin = after_;
+    Collective(op, duration, communication);
+    Next(Back(begin, 1));
+    Compute(label, compute);
+    Next({1, 2});
+  }
+  // What the next piece waits for: so far back.  It is one of its own.
+  using After = std::array<std::uint8_t, 2>;
+  void Next(After after) { after_ = after; }
+  After next() const { return after_; }
+  static After Back(After after, int pieces) {
+    for (std::uint8_t& back : after) {
+      if (back > 0) back = std::uint8_t(back + pieces);
+    }
+    return after;
+  }
+  std::vector<Piece> Take() {
+    // Of what is recomputed, what comes next waits for all (Append).
+    MILLWRIGHT_CHECK(after_ == kLast || compute_ == Cause::kRecompute);
+    return std::move(pieces_);
+  }
 
  private:
+  static constexpr After kLast{1, 0};
+  void Add(Piece piece) {
+    piece.after = std::exchange(after_, kLast);
+    pieces_.push_back(piece);
+  }
+
   Cause compute_;
-  bool closed_ = false;
   bool among_experts_ = false;
+  After after_ = kLast;
   std::vector<Piece> pieces_;
 };
 
@@ -96,29 +121,44 @@ class PassBuilder {
   PassBuilder(const std::vector<Operator>& operators, const LayerPaths& paths,
               const CostContext& context, const LayerShape& shape)
       : operators_(operators), paths_(paths), context_(context), shape_(shape) {
-    for (const Operator& op : operators) costs_.push_back(CostOfOperator(op, paths, context));
+    for (std::size_t i = 0; i < operators.size(); ++i) {
+      costs_.push_back(CostOfOperator(operators[i], paths, context));
+      overlaps_.push_back(OverlapOf(operators, i, paths, context));
+    }
     launch_wait_ = CostOfLayer(operators, paths, context).launch_wait;
   }
 
   // Operators of which `modules` holds one, or all of them.
   std::vector<Piece> Forward(Cause cause, ModuleMask modules, bool all) const {
     PieceList list(cause);
+    const auto runs = [&](std::size_t i) {
+      return i < operators_.size() && (all || (operators_[i].modules & modules) != 0);
+    };
     for (std::size_t i = 0; i < operators_.size(); ++i) {
-      if (!all && (operators_[i].modules & modules) == 0) continue;
+      if (!runs(i)) continue;
+      const std::size_t next = i + 1;
       const Operator* ring = RingAfter(i);
-      if (ring && (all || (ring->modules & modules) != 0)) {
+      if (ring && runs(next)) {
+        // Of a ring's steps the first computes on what the rank holds.
         const double steps = ring->repeats + 1;
         const Seconds attention = costs_[i].forward.compute;
         list.Compute("forward", attention / steps);
-        list.Close();
-        Add(list, *ring, costs_[i + 1].forward, true, true);
-        list.Compute("attention", attention * (ring->repeats / steps));
-        list.Close();
+        Beside(list, *ring, costs_[next].forward, true, "attention",
+               attention * (ring->repeats / steps));
+        ++i;
+        continue;
+      }
+      const bool gathers = overlaps_[i].gemm == int(next) && runs(next);
+      const bool scatters = runs(next) && overlaps_[next].gemm == int(i);
+      const std::size_t collective = gathers ? i : next;
+      if ((gathers || scatters) && overlaps_[collective].forward.chunks > 1) {
+        Chunks(list, operators_[collective], overlaps_[collective].forward, gathers, true,
+               "forward");
         ++i;
         continue;
       }
       if (operators_[i].kind == OperatorKind::kCollective) {
-        Add(list, operators_[i], costs_[i].forward, true, false);
+        Add(list, operators_[i], costs_[i].forward, true);
       } else {
         list.Compute("forward", costs_[i].forward.compute);
       }
@@ -132,47 +172,44 @@ class PassBuilder {
     PieceList list(Cause::kCompute);
     for (std::size_t i = operators_.size(); i-- > 0;) {
       const Operator& op = operators_[i];
-      const OperatorCost& cost = costs_[i];
       if (part == Part::kWeight) {
-        if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
-          Add(list, op, cost.backward, false, false);
-        }
-        list.Compute("weight gradient", cost.weight_gradient);
+        if (op.hidden_under >= 0 && HidesUnderGemm(op)) Add(list, op, costs_[i].backward, false);
+        list.Compute("weight gradient", costs_[i].weight_gradient);
         continue;
       }
-      const Seconds weight = part == Part::kBoth ? cost.weight_gradient : Seconds(0);
-      const Seconds input = cost.backward.compute - cost.weight_gradient;
-      if (op.hidden_under >= 0 && HidesUnderGemm(op)) {
-        if (part == Part::kInput) continue;  // the weight gradient is later
-        // Gathered beside the input gradient of the GEMM before it, which is half of its backward.
-        const std::size_t gemm = std::size_t(op.hidden_under);
-        list.Close();
-        Add(list, op, cost.backward, false, true);
-        list.Compute("backward", costs_[gemm].backward.compute / 2);
-        list.Close();
-        list.Compute("backward", costs_[gemm].backward.compute / 2);
-        MILLWRIGHT_CHECK(gemm + 1 == i);
-        i = gemm;
-        continue;
-      }
-      if (op.hidden_under >= 0) {
+      if (op.hidden_under >= 0 && !HidesUnderGemm(op)) {
         // A ring, and the attention that it runs beside.
         const std::size_t attention = std::size_t(op.hidden_under);
         const double steps = op.repeats + 1;
         const Seconds compute = costs_[attention].backward.compute;
         list.Compute("backward", compute / steps);
-        list.Close();
-        Add(list, op, cost.backward, false, true);
-        list.Compute("attention backward", compute * (op.repeats / steps));
-        list.Close();
+        Beside(list, op, costs_[i].backward, false, "attention backward",
+               compute * (op.repeats / steps));
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
         continue;
       }
+      // A GEMM, and what goes with it: the gathering of what its weight gradient needs, after it in
+      // the list, and the collective beside it, before or after.
+      const bool regathered = op.hidden_under >= 0;
+      const bool scattered = overlaps_[i].gemm >= 0 && !overlaps_[i].gathers;
+      if (regathered || scattered || op.kind == OperatorKind::kGemm) {
+        const std::size_t gemm = regathered || scattered ? i - 1 : i;
+        MILLWRIGHT_CHECK(operators_[gemm].kind == OperatorKind::kGemm);
+        const bool gathers = gemm > 0 && overlaps_[gemm - 1].gemm == int(gemm);
+        MILLWRIGHT_CHECK(!(scattered && gathers) && (!regathered || op.hidden_under == int(gemm)));
+        GemmBackward(list, part, gemm, regathered ? &op : nullptr,
+                     scattered ? &op
+                     : gathers ? &operators_[gemm - 1]
+                               : nullptr);
+        i = gathers ? gemm - 1 : gemm;
+        continue;
+      }
       if (op.kind == OperatorKind::kCollective) {
-        Add(list, op, cost.backward, false, false);
+        Add(list, op, costs_[i].backward, false);
       } else {
-        list.Compute("backward", input + weight);
+        const Seconds weight = part == Part::kBoth ? costs_[i].weight_gradient : Seconds(0);
+        list.Compute("backward", costs_[i].backward.compute - costs_[i].weight_gradient + weight);
       }
     }
     if (part != Part::kWeight) list.Compute("launches", launch_wait_.backward.compute);
@@ -188,16 +225,97 @@ class PassBuilder {
   bool HidesUnderGemm(const Operator& op) const {
     return operators_[std::size_t(op.hidden_under)].kind == OperatorKind::kGemm;
   }
-  void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
-           bool beside) const {
-    const Seconds duration = pass.tensor + pass.context + pass.expert;
+  std::size_t IndexOf(const Operator& op) const { return std::size_t(&op - operators_.data()); }
+
+  // `regather`: beside the input gradient, for the weight gradient.  `collective`: of the block
+  // that the GEMM begins or ends, beside one of them.
+  void GemmBackward(PieceList& list, Part part, std::size_t gemm, const Operator* regather,
+                    const Operator* collective) const {
+    const OperatorCost& cost = costs_[gemm];
+    const Seconds input = cost.backward.compute - cost.weight_gradient;
+    const bool both = part == Part::kBoth;
+    const TensorOverlap none;
+    const TensorOverlap& overlap = collective ? overlaps_[IndexOf(*collective)] : none;
+    const bool chunked = overlap.backward.chunks > 1 && !(overlap.with_weight_gradient && both);
+    if (collective && !overlap.gathers && !chunked) {
+      Add(list, *collective, costs_[IndexOf(*collective)].backward, false);
+    }
+    if (chunked) {
+      Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward");
+    } else if (regather && both) {
+      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, "backward", input);
+    } else {
+      list.Compute("backward", input);
+    }
+    if (collective && overlap.gathers && !chunked && !both) {
+      Add(list, *collective, costs_[IndexOf(*collective)].backward, false);
+    }
+    if (!both) return;
+    if (!overlap.with_weight_gradient) {
+      list.Compute("backward", cost.weight_gradient);
+      return;
+    }
+    // The scatter needs the input gradient alone, the weight gradient what was gathered beside it.
+    const PieceList::After begin = list.next();
+    if (regather) list.Next({1, 0});
+    PassTime scatter = costs_[IndexOf(*collective)].backward;
+    scatter.tensor += overlap.slowed;
+    Add(list, *collective, scatter, false);
+    list.Next(PieceList::Back(begin, 1));
+    list.Compute("backward", cost.weight_gradient + overlap.slowed);
+    list.Next({1, 2});
+  }
+
+  // A GEMM in chunks, and the exchanges beside them.
+  void Chunks(PieceList& list, const Operator& op, const ChunkedGemm& cut, bool gathers,
+              bool forward, const char* label) const {
+    Communication part = CommunicationOf(op, forward);
+    part.payload = part.payload / (cut.chunks - 1);
+    const Seconds exchange = cut.exchange + cut.slowed, slow = cut.gemm + cut.slowed;
+    if (gathers) {
+      // In the order in which they are listed, exchange i + 1 stands between chunks i - 1 and i,
+      // and waits for exchange i alone.
+      const PieceList::After begin = list.next();
+      for (int i = 0; i + 1 < cut.chunks; ++i) {
+        if (i > 0) list.Next({2, 0});
+        list.Collective(op, exchange, part);
+        list.Next(i == 0 ? PieceList::Back(begin, 1) : PieceList::After{3, 2});
+        list.Compute(label, slow);
+      }
+      list.Next({2, 1});
+      list.Compute(label, cut.gemm);
+      return;
+    }
+    list.Compute(label, cut.gemm);
+    for (int i = 1; i < cut.chunks; ++i) {
+      // Exchange i waits for chunk i - 1 and for exchange i - 1, chunk i for chunk i - 1.
+      if (i > 1) list.Next({1, 2});
+      list.Collective(op, exchange, part);
+      list.Next({2, 0});
+      list.Compute(label, slow);
+    }
+    list.Next({1, 2});
+  }
+
+  void Beside(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
+              const char* label, Seconds compute) const {
+    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), label, compute);
+  }
+  void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward) const {
+    list.Collective(op, TimeOf(pass), CommunicationOf(op, forward));
+  }
+  static Seconds TimeOf(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
+
+  Communication CommunicationOf(const Operator& op, bool forward) const {
+    const Seconds duration =
+        TimeOf(forward ? costs_[IndexOf(op)].forward : costs_[IndexOf(op)].backward);
     Communication group = GroupOf(op, shape_);
     group.kind = forward ? op.forward_collective : op.backward_collective;
     const double calls = op.repeats * (forward ? 1 : op.backward_repeats);
     const Seconds whole = calls * CostOfCollective(group.kind, op.payload, PathOf(op.group, paths_),
                                                    context_.calibration.collective)
                                       .time;
-    // What is hidden under a GEMM, or is not sent twice to one place, loads no link here.
+    // What is hidden, or is not sent twice to one place, loads no link here.
     const double share = whole > duration ? duration / whole : 1;
     if (group.kind == CollectiveKind::kSendRecv) {
       // A ring that passes blocks on loads links as the ring of an all-gather does.
@@ -206,7 +324,7 @@ class PassBuilder {
     } else {
       group.payload = share * calls * op.payload;
     }
-    list.Collective(op, duration, group, beside);
+    return group;
   }
 
   const std::vector<Operator>& operators_;
@@ -214,11 +332,15 @@ class PassBuilder {
   const CostContext& context_;
   const LayerShape& shape_;
   std::vector<OperatorCost> costs_;
+  std::vector<TensorOverlap> overlaps_;
   OperatorCost launch_wait_;
 };
 
+// The first of `from` waits for whatever the last two of `to` are.
 void Append(std::vector<Piece>& to, const std::vector<Piece>& from) {
+  const std::size_t at = to.size();
   to.insert(to.end(), from.begin(), from.end());
+  if (at > 0 && at < to.size()) to[at].after = {1, 2};
 }
 
 LayerPasses PassesOf(const std::vector<Operator>& operators, const LayerPaths& paths,
@@ -333,6 +455,75 @@ std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
         content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
   }
   return kinds;
+}
+
+// What ranks that hold the same weights sum once a step, and the loss.
+void AddSums(const Estimator& estimator, const ParallelConfig& plan, const ShapeCosts& costs,
+             const DataGroups& groups, const std::vector<std::vector<int>>& kinds_of_stage,
+             StepSpec& spec) {
+  const PipelineSchedule& schedule = spec.schedule;
+  const TrainingConfig& training = estimator.training();
+  const CollectiveCalibration& calibration = estimator.calibration().collective;
+  const auto profile = [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
+    return estimator.Profile(stride, ranks);
+  };
+  const std::int64_t plane = std::int64_t{1} * plan.tensor * plan.context * plan.data;
+  const std::int64_t ranks = plane * plan.pipeline;
+  spec.loss = {.duration = ranks > 1 ? estimator.scalar_sum() : Seconds(0),
+               .communication = {.payload = 4_B, .ranks = int(ranks), .everyone = true}};
+  if (schedule.forward_only) return;
+
+  std::vector<PartialGradients> partial(std::size_t(plan.pipeline));
+  std::vector<RankParameters> held(std::size_t(plan.pipeline));
+  for (int s = 0; s < schedule.stages(); ++s) {
+    const auto rank = std::size_t(schedule.rank_of_stage[std::size_t(s)]);
+    for (int kind : kinds_of_stage[std::size_t(s)]) {
+      partial[rank] += costs.kind_partial[std::size_t(kind)];
+      held[rank] += costs.kind_parameters[std::size_t(kind)];
+    }
+    if (schedule.first_of_direction(s)) held[rank] += costs.embedding_parameters;
+    if (schedule.last_of_direction(s)) {
+      partial[rank] += costs.head_partial;
+      held[rank] += costs.head_parameters;
+    }
+  }
+  const auto dense_share = plan.zero >= 1 ? 1 / double(groups.dense_shard) : 1.0;
+  const auto expert_share = plan.zero >= 1 ? 1 / double(groups.expert_shard) : 1.0;
+  const int copies = CopiesOfKeyValue(estimator.model(), plan.tensor);
+  for (int rank = 0; rank < plan.pipeline; ++rank) {
+    const auto r = std::size_t(rank);
+    GradientSums& sums = spec.sums.emplace_back();
+    const TensorSums tensor =
+        TensorSumsOf(partial[r], estimator.model(), plan, groups, training, calibration, profile);
+    sums.replicated = {
+        .duration = tensor.replicated,
+        .communication = {.payload = tensor.replicated_payload, .ranks = plan.tensor}};
+    sums.key_value = {.duration = tensor.key_value,
+                      .communication = {.payload = tensor.key_value_payload, .ranks = copies}};
+    if (schedule.directions == 2) {
+      // A rank's stages of both directions have their copies on one other rank.
+      const Bytes payload(training.gradient_bytes *
+                          (dense_share * held[r].dense + expert_share * held[r].expert));
+      sums.copies = {.duration = CostOfCollective(CollectiveKind::kSendRecv, payload,
+                                                  profile(plane, plan.pipeline), calibration)
+                                     .time,
+                     .communication = {.kind = CollectiveKind::kSendRecv,
+                                       .payload = payload,
+                                       .to = plan.pipeline - 1 - rank}};
+    }
+  }
+  const bool table_twice =
+      estimator.model().tied_embeddings || estimator.model().mtp_num_layers > 0;
+  const int first = schedule.rank_of_stage.front(), last = schedule.rank_of_stage.back();
+  if (table_twice && schedule.directions == 1 && first != last) {
+    const Bytes payload(costs.token_table.dense * training.gradient_bytes);
+    for (const auto& [rank, other] : {std::pair{first, last}, std::pair{last, first}}) {
+      // Of two ranks an all-reduce sends as much as an exchange.
+      spec.sums[std::size_t(rank)].tied = {
+          .duration = estimator.TiedSum(plan, costs),
+          .communication = {.kind = CollectiveKind::kSendRecv, .payload = payload, .to = other}};
+    }
+  }
 }
 
 }  // namespace
@@ -510,10 +701,16 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   }
   data.Give(spec.embedding, costs.embedding_parameters);
   data.Give(spec.head, costs.head_parameters);
+  if (plan.zero == 3) {
+    data.GiveShardPasses(spec.embedding, costs.embedding_parameters);
+    data.GiveShardPasses(spec.head, costs.head_parameters);
+    spec.embedding.stays_gathered = spec.head.stays_gathered = true;
+  }
+  AddSums(estimator, plan, costs, groups, kinds_of_stage, spec);
   for (const RankParameters& rank : held) {
-    spec.optimizer.push_back(estimator.clip() + OptimizerTime(rank, plan.zero, groups,
-                                                              estimator.cluster().gpu(),
-                                                              calibration));
+    spec.optimizer.push_back(estimator.scalar_sum() + OptimizerTime(rank, plan.zero, groups,
+                                                                    estimator.cluster().gpu(),
+                                                                    calibration));
   }
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;

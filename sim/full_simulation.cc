@@ -58,6 +58,9 @@ struct FullSimulation::Prepared {
   };
   static constexpr int kAlone = -1;
   std::vector<Group> groups;
+  // The graph's, but that of a collective of all ranks each plane has a part of its own: the planes
+  // have waited for each other before.
+  std::vector<Communication> communications;
   std::vector<std::vector<int>> first_group;  // [communication][pipeline rank]; -1: not there
   std::vector<double> carried_alone;          // bytes on each link, of groups that have it alone
   bool disturbed_in_vain = false;
@@ -234,7 +237,7 @@ class FullSimulation::Running {
   double LargestLoad(TaskId id, int leader) const {
     const Task& task = graph_.task(id);
     if (!task.routed || s_.options_.routing <= 0) return 1;
-    const Communication& c = graph_.communications()[task.communication];
+    const Communication& c = p_.communications[task.communication];
     double most = 0;
     for (int i = 0; i < c.ranks; ++i) {
       most = std::max(most, Load(RankOf(leader + i * c.stride, task.rank), id));
@@ -245,7 +248,7 @@ class FullSimulation::Running {
   // True where that was the last member to come, and the collective takes its price.
   bool Arrive(int member, TaskId id, double start) {
     const Task& task = graph_.task(id);
-    const Communication& c = graph_.communications()[task.communication];
+    const Communication& c = p_.communications[task.communication];
     int leader = member, place = member;
     if (c.to < 0) {
       leader = LeaderOf(c, member);
@@ -278,7 +281,7 @@ class FullSimulation::Running {
   // All but `running`, whose stream is being worked off, are put where they go on.
   void EndOfAll(TaskId id, int leader, double end, int running) {
     const Task& task = graph_.task(id);
-    const Communication& c = graph_.communications()[task.communication];
+    const Communication& c = p_.communications[task.communication];
     const std::size_t stream = StreamOf(task);
     const int count = c.to < 0 ? c.ranks : 1;
     for (int i = 0; i < count; ++i) {
@@ -292,7 +295,7 @@ class FullSimulation::Running {
   void StartCall(Seconds now, std::uint32_t slot) {
     const Call& call = calls_[slot];
     const Task& task = graph_.task(call.task);
-    const Communication& c = graph_.communications()[task.communication];
+    const Communication& c = p_.communications[task.communication];
     const double load = LargestLoad(call.task, call.leader);
     network_->Start(now,
                     {.group = p_.groups[std::size_t(call.group)].network,
@@ -436,7 +439,11 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
   for_each_dependence([&](TaskId id, TaskId awaited) { p.dependents[at[awaited]++] = id; });
 
   // How often each communication takes place on each pipeline rank, and at what price.
-  const std::span<const Communication> communications = graph_.communications();
+  std::vector<Communication>& communications = p.communications;
+  communications.assign(graph_.communications().begin(), graph_.communications().end());
+  for (Communication& c : communications) {
+    if (c.everyone) c.ranks = options_.plane;
+  }
   const auto ranks = std::size_t(graph_.ranks());
   struct Use {
     std::int64_t times = 0;
@@ -491,7 +498,8 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
     for (std::size_t c = 0; c < communications.size(); ++c) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const int first = p.first_group[c][rank];
-        if (first < 0) continue;
+        // What all ranks sum is a few bytes: latency alone.
+        if (first < 0 || communications[c].everyone) continue;
         const int count = communications[c].to >= 0 ? plane : plane / communications[c].ranks;
         for (int group = first; group < first + count; ++group) {
           visit(group,
@@ -589,7 +597,7 @@ Timeline FullSimulation::TimelineOf(const FullStep& result, int member) const {
     double start = ready(member, id);
     const std::uint16_t communication = graph_.task(id).communication;
     if (communication != kNoCommunication) {
-      const Communication& c = graph_.communications()[communication];
+      const Communication& c = prepared_->communications[communication];
       if (c.to < 0) {
         const int leader = LeaderOf(c, member);
         for (int i = 0; i < c.ranks; ++i) start = std::max(start, ready(leader + i * c.stride, id));

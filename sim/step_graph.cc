@@ -12,13 +12,19 @@
 namespace millwright {
 namespace {
 
+constexpr std::size_t kReach = 4;  // pieces wait for none further back
+
 // One pass on its way: what its next piece waits for.
 struct Thread {
   int rank = 0;
   int stage = 0;
   int micro_batch = 0;
-  std::array<TaskId, 4> after{kNoTask, kNoTask, kNoTask, kNoTask};
-  TaskId last() const { return after[0]; }
+  std::array<TaskId, 4> begin{kNoTask, kNoTask, kNoTask,
+                              kNoTask};  // what its first pieces wait for
+  std::array<TaskId, 4> recent{};        // its latest pieces, by their number
+  std::size_t pieces = 0;
+  TaskId also = kNoTask;  // what the next piece waits for too
+  TaskId last() const { return pieces == 0 ? begin[0] : recent[(pieces - 1) % recent.size()]; }
 };
 
 // A piece of a pass with what goes with it.
@@ -51,7 +57,9 @@ class Builder {
         first_forward_(std::size_t(schedule_.stages()), 1),
         layer_gather_(std::size_t(schedule_.stages())),
         unreduced_(std::size_t(schedule_.pipeline)),
-        last_reduce_(std::size_t(schedule_.pipeline), kNoTask) {
+        last_reduce_(std::size_t(schedule_.pipeline), kNoTask),
+        copy_send_(std::size_t(schedule_.pipeline), kNoTask),
+        tied_send_(std::size_t(schedule_.pipeline), kNoTask) {
     for (const LayerPasses& kind : spec.kinds) {
       sharded_ = sharded_ || kind.shard_gather.any();
     }
@@ -104,6 +112,9 @@ class Builder {
       Finish(rank);
     }
     for (const auto& [receive, send] : receives_) graph_.Wait(receive, *send);
+    for (TaskId loss : losses_) {
+      for (TaskId complete : complete_) graph_.Wait(loss, complete);
+    }
     graph_.Seal();
     return std::move(graph_);
   }
@@ -190,6 +201,12 @@ class Builder {
                 .cause = Cause::kData});
   }
 
+  void ContendSharded(const Thread& thread, const std::vector<Piece>& pass, Seconds communication) {
+    Seconds compute;
+    for (const Piece& piece : pass) compute += piece.duration;
+    Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+  }
+
   // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
   void GatherParameters(int rank) {
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -240,6 +257,7 @@ class Builder {
     const bool first_stage = schedule_.first_of_direction(stage);
     const bool last_stage = schedule_.last_of_direction(stage);
     const bool forward = pass.kind == PassKind::kForward;
+    std::optional<std::size_t> sharded_before;
     const auto add = [&](std::size_t known, const LayerPasses& kind, TaskId gather) {
       const std::size_t begin = steps.size();
       const std::vector<Step>& pieces = known_[known][std::size_t(pass.kind)];
@@ -264,18 +282,18 @@ class Builder {
           break;
       }
       tail.ends = &kind;
+      const bool gathers =
+          forward || !(kind.stays_gathered || pass.kind == PassKind::kBackwardWeight);
+      if (kind.shard_gather.any() && gathers) {
+        if (sharded_before) steps[*sharded_before].next_sharded = &kind;
+        head.sharded = &kind;
+        sharded_before = begin;
+      }
     };
-    std::optional<std::size_t> sharded_before;
     const auto layer = [&](std::size_t i) {
       const LayerPasses& kind = spec_.kinds[std::size_t(layers[i])];
       const TaskId gather = first ? layer_gather_[std::size_t(stage)][i] : kNoTask;
-      const std::size_t begin = steps.size();
       add(std::size_t(layers[i]), kind, gather);
-      if (kind.shard_gather.any() && pass.kind != PassKind::kBackwardWeight) {
-        if (sharded_before) steps[*sharded_before].next_sharded = &kind;
-        steps[begin].sharded = &kind;
-        sharded_before = begin;
-      }
     };
     if (forward) {
       if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
@@ -292,13 +310,12 @@ class Builder {
   // ZeRO-3: each pass gathers each layer.  Overlapped, the next layer's gather is launched when a
   // layer begins to compute, before that layer's gradients are reduced.
   TaskId ShardGather(const Thread& thread, const Pass& pass, const LayerPasses& kind) {
-    Seconds communication = kind.shard_gather.time(), compute;
+    Seconds communication = kind.shard_gather.time();
     const bool forward = pass.kind == PassKind::kForward;
-    for (const Piece& piece : forward ? kind.forward : kind.backward) compute += piece.duration;
     if (!forward) communication += kind.shard_reduce.time();
     const bool overlapped = forward ? spec_.overlap_gather : spec_.overlap_reduce;
     if (overlapped) {
-      Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+      ContendSharded(thread, forward ? kind.forward : kind.backward, communication);
     }
     return Communicate(thread, kind.shard_gather, "gather layer",
                        overlapped ? last_layer_end_ : thread.last());
@@ -306,7 +323,7 @@ class Builder {
 
   // The last of the calls, which run one after the other.
   TaskId Communicate(const Thread& thread, const DataCalls& data, const char* label,
-                     TaskId waits_for) {
+                     TaskId waits_for, Cause cause = Cause::kData) {
     TaskId last = kNoTask;
     for (const DataCall& call : data.calls) {
       if (call.duration.value <= 0) continue;
@@ -317,7 +334,7 @@ class Builder {
                          .rank = std::uint16_t(thread.rank),
                          .stage = std::uint16_t(thread.stage),
                          .stream = Stream::kData,
-                         .cause = Cause::kData,
+                         .cause = cause,
                          .communication = graph_.Communicate(call.communication)},
                         waits);
     }
@@ -326,26 +343,26 @@ class Builder {
 
   Thread Start(int rank, const Pass& pass) {
     Thread thread{.rank = rank, .stage = pass.stage, .micro_batch = pass.micro_batch};
-    thread.after[2] = pass_barrier_;
-    thread.after[3] = last_send_;
+    thread.begin[2] = pass_barrier_;
+    thread.begin[3] = last_send_;
     const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
     switch (pass.kind) {
       case PassKind::kForward:
         if (!schedule_.first_of_direction(pass.stage)) {
-          thread.after[0] = Input(rank, pass.stage, pass.micro_batch, pass.stage - 1, forward_send_,
+          thread.begin[0] = Input(rank, pass.stage, pass.micro_batch, pass.stage - 1, forward_send_,
                                   forward_end_);
         }
         break;
       case PassKind::kBackward:
       case PassKind::kBackwardInput:
-        thread.after[0] = forward_end_[s][m];
+        thread.begin[0] = forward_end_[s][m];
         if (!schedule_.last_of_direction(pass.stage)) {
-          thread.after[1] = Input(rank, pass.stage, pass.micro_batch, pass.stage + 1,
+          thread.begin[1] = Input(rank, pass.stage, pass.micro_batch, pass.stage + 1,
                                   backward_send_, backward_end_);
         }
         break;
       case PassKind::kBackwardWeight:
-        thread.after[0] = backward_end_[s][m];
+        thread.begin[0] = backward_end_[s][m];
         break;
     }
     return thread;
@@ -356,17 +373,15 @@ class Builder {
   // which may have to wait for an earlier pass, after the last one, which a later pass may wait
   // for, and what communicates before the first and after the last piece of compute stays as it is.
   std::vector<Step> Merge(const std::vector<Step>& steps) {
-    struct Group {  // a piece, with what runs beside it
+    struct Group {  // pieces beside each other; all before it have ended when it begins
       std::size_t begin = 0, end = 0;
       unsigned streams = 0, unseen = 0, last = 0;
     };
     std::vector<Group> groups;
     unsigned seen = 0;
     for (std::size_t at = 0; at < steps.size();) {
-      Group& group = groups.emplace_back(Group{.begin = at});
-      do group.streams |= Bit(steps[at].piece->stream);
-      while (steps[at++].piece->beside && at < steps.size());
-      group.end = at;
+      Group& group = groups.emplace_back(Group{.begin = at, .end = GroupEnd(steps, at)});
+      for (; at < group.end; ++at) group.streams |= Bit(steps[at].piece->stream);
       group.unseen = group.streams & ~seen;
       seen |= group.streams;
     }
@@ -392,20 +407,18 @@ class Builder {
         continue;
       }
       if (!open || unseen != 0) {
-        merged_pieces_.push_back({.label = "merged"});
+        merged_pieces_.push_back({.label = "merged", .after = steps[group.begin].piece->after});
         merged.push_back(
             {.piece = &merged_pieces_.back(), .label = graph_.Label(merged_pieces_.back().label)});
       }
       Step& task = merged.back();
       task.streams |= group.streams & ~Bit(Stream::kCompute);
-      std::array<Seconds, kStreams> busy{};
       Bytes taken, given_back;
       for (std::size_t i = group.begin; i < group.end; ++i) {
-        busy[std::size_t(steps[i].piece->stream)] += steps[i].piece->duration;
         taken += steps[i].taken;
         given_back += steps[i].given_back;
       }
-      merged_pieces_.back().duration += *std::max_element(busy.begin(), busy.end());
+      merged_pieces_.back().duration += LengthOf(steps, group.begin, group.end);
       // Taken at once is the most that its pieces hold, given back what they do not keep.
       const Bytes held = task.taken - task.given_back + taken;
       task.taken = std::max(task.taken, held);
@@ -413,6 +426,51 @@ class Builder {
       open = (group.last & ~Bit(Stream::kCompute)) == 0;
     }
     return merged;
+  }
+
+  // The first piece after `begin` before which all must end: it and what is beside it wait for all
+  // that nobody has waited for.
+  static std::size_t GroupEnd(const std::vector<Step>& steps, std::size_t begin) {
+    const auto waits = [&](std::size_t at, std::size_t awaited) {
+      const auto& after = steps[at].piece->after;
+      return std::find(after.begin(), after.end(), at - awaited) != after.end();
+    };
+    for (std::size_t at = begin + 1; at < steps.size(); ++at) {
+      const std::size_t first = at - std::min(at - begin, kReach);
+      bool all = true;
+      for (std::size_t before = first; before < at && all; ++before) {
+        bool awaited = false;
+        for (std::size_t i = before + 1; i < at; ++i) awaited = awaited || waits(i, before);
+        for (std::size_t i = at; i < std::min(at + kReach, steps.size()) && all && !awaited; ++i) {
+          const auto& after = steps[i].piece->after;
+          const bool within = std::any_of(after.begin(), after.end(), [&](std::size_t back) {
+            return back > 0 && back <= i - at;
+          });
+          all = within || waits(i, before);
+        }
+      }
+      if (all) return at;
+    }
+    return steps.size();
+  }
+  // How long the pieces of a group take together.
+  static Seconds LengthOf(const std::vector<Step>& steps, std::size_t begin, std::size_t end) {
+    std::vector<Seconds> ends;
+    std::array<Seconds, kStreams> free{};
+    Seconds length;
+    for (std::size_t at = begin; at < end; ++at) {
+      const Piece& piece = *steps[at].piece;
+      Seconds& of_stream = free[std::size_t(piece.stream)];
+      for (const std::size_t back : piece.after) {
+        if (back > 0 && back <= ends.size()) {
+          of_stream = std::max(of_stream, ends[ends.size() - back]);
+        }
+      }
+      of_stream += piece.duration;
+      ends.push_back(of_stream);
+      length = std::max(length, of_stream);
+    }
+    return length;
   }
 
   bool CanMerge(const Pass& pass) const {
@@ -430,9 +488,9 @@ class Builder {
 
   void Emit(Thread& thread, const std::vector<Step>& steps, std::size_t& at, const Pass& pass,
             bool last_gradients) {
-    // A piece and what runs beside it go together.
-    TaskId beside = kNoTask;
-    for (;;) {
+    // Pieces that run beside each other go together.
+    bool together = true;
+    while (together) {
       const Step& step = steps[at];
       TaskId gather = step.waits_for;
       if (step.sharded) {
@@ -444,8 +502,6 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const std::array<TaskId, 5> waits{thread.after[0], thread.after[1], thread.after[2],
-                                        thread.after[3], gather};
       const TaskId id = graph_.Add({.duration = step.piece->duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
@@ -456,8 +512,18 @@ class Builder {
                                     .stage = std::uint16_t(thread.stage),
                                     .stream = step.piece->stream,
                                     .cause = step.piece->cause,
-                                    .communication = step.communication},
-                                   waits);
+                                    .communication = step.communication});
+      bool first = false;
+      for (const std::size_t back : step.piece->after) {
+        if (back == 0) continue;
+        if (back <= thread.pieces) {
+          graph_.Wait(id, thread.recent[(thread.pieces - back) % thread.recent.size()]);
+        } else if (!std::exchange(first, true)) {
+          for (const TaskId awaited : thread.begin) graph_.Wait(id, awaited);
+        }
+      }
+      graph_.Wait(id, gather);
+      graph_.Wait(id, std::exchange(thread.also, kNoTask));
       if (detail_ == StepDetail::kMerged) {
         const unsigned streams = step.streams | Bit(step.piece->stream);
         for (Stream stream : {Stream::kTensor, Stream::kContext, Stream::kExpert}) {
@@ -467,14 +533,10 @@ class Builder {
           last = id;
         }
       }
+      thread.recent[thread.pieces++ % thread.recent.size()] = id;
       ++at;
-      if (step.piece->beside && at < steps.size()) {
-        beside = id;
-        continue;
-      }
-      thread.after = {id, beside, kNoTask, kNoTask};
+      together = at < steps.size() && steps[at].piece->after[0] != 1;
       if (step.ends) LayerEnded(thread, *step.ends, pass, last_gradients);
-      return;
     }
   }
 
@@ -484,10 +546,12 @@ class Builder {
     if (kind.shard_reduce.any() && CompletesGradients(pass.kind)) {
       TaskId& last = last_reduce_[std::size_t(thread.rank)];
       last = Communicate(thread, kind.shard_reduce, "reduce layer", thread.last());
-      if (!kind.shard_gather.any() && spec_.overlap_reduce) {
+      if (spec_.overlap_reduce && kind.stays_gathered) {
+        ContendSharded(thread, kind.backward, kind.shard_reduce.time());
+      } else if (spec_.overlap_reduce && !kind.shard_gather.any()) {
         Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
       }
-      if (!spec_.overlap_reduce) thread.after[1] = last;
+      if (!spec_.overlap_reduce) thread.also = last;
     }
     if (!last_gradients || !kind.reduce.any()) return;
     Bucket& bucket = unreduced_[std::size_t(thread.rank)];
@@ -578,28 +642,75 @@ class Builder {
   }
 
   void Finish(int rank) {
+    const Thread end{.rank = rank,
+                     .stage = schedule_.orders[std::size_t(rank)].back().stage,
+                     .micro_batch = -1,
+                     .begin = {last_layer_end_, kNoTask, kNoTask, kNoTask}};
     Bucket& bucket = unreduced_[std::size_t(rank)];
-    if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) {
-      // After everything: the last backward of the rank.
-      const Pass& last = schedule_.orders[std::size_t(rank)].back();
-      bucket.from = {.rank = rank, .stage = last.stage, .micro_batch = last.micro_batch};
-      bucket.from.after[0] = last.kind == PassKind::kForward
-                                 ? forward_end_[last.stage][std::size_t(last.micro_batch)]
-                                 : backward_end_[last.stage][std::size_t(last.micro_batch)];
-    }
+    if (!spec_.overlap_reduce || bucket.from.last() == kNoTask) bucket.from = end;
     FlushBucket(rank);
+    TaskId& last = last_reduce_[std::size_t(rank)];
+    const auto after = [&](TaskId task) {
+      if (task != kNoTask) last = task;
+    };
+    if (!spec_.sums.empty()) {
+      const GradientSums& sums = spec_.sums[std::size_t(rank)];
+      const auto sum = [&](const DataCall& call, const char* label) {
+        after(Communicate(end, {.calls = {call}}, label, Gradients(end)));
+      };
+      sum(sums.replicated, "sum replicated gradients");
+      sum(sums.key_value, "sum KV gradients");
+      after(ExchangeGradients(end, sums.copies, "exchange copies' gradients", copy_send_));
+      after(ExchangeGradients(end, sums.tied, "sum tied gradients", tied_send_));
+    }
+    if (spec_.loss.duration.value > 0) {
+      const std::array<TaskId, 1> waits{Gradients(end)};
+      complete_.push_back(graph_.Add({.label = graph_.Label("gradients complete"),
+                                      .rank = std::uint16_t(rank),
+                                      .stage = std::uint16_t(end.stage),
+                                      .stream = Stream::kCompute,
+                                      .cause = Cause::kData},
+                                     waits));
+      last = Communicate(end, {.calls = {spec_.loss}}, "loss", complete_.back(), Cause::kPipeline);
+      losses_.push_back(last);
+    }
     const Seconds optimizer =
         spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
     if (optimizer.value > 0) {
-      const std::array<TaskId, 1> waits{last_reduce_[std::size_t(rank)]};
+      const std::array<TaskId, 1> waits{last};
       graph_.Add({.duration = optimizer,
                   .label = graph_.Label("optimizer"),
                   .rank = std::uint16_t(rank),
-                  .stage = std::uint16_t(schedule_.orders[std::size_t(rank)].back().stage),
+                  .stage = std::uint16_t(end.stage),
                   .stream = Stream::kCompute,
                   .cause = Cause::kOptimizer},
                  waits);
     }
+  }
+  // What a rank's gradients are there after: reductions of what its passes have added up.
+  TaskId Gradients(const Thread& end) const {
+    const TaskId reduced = last_reduce_[std::size_t(end.rank)];
+    return reduced != kNoTask ? reduced : end.last();
+  }
+  // Both ranks send what they have, and go on when both transfers are over.
+  TaskId ExchangeGradients(const Thread& end, const DataCall& call, const char* label,
+                           std::vector<TaskId>& sends) {
+    if (call.duration.value <= 0) return kNoTask;
+    const std::array<TaskId, 1> waits{Gradients(end)};
+    const Task task{.label = graph_.Label(label),
+                    .rank = std::uint16_t(end.rank),
+                    .stage = std::uint16_t(end.stage),
+                    .cause = Cause::kData};
+    Task send = task, receive = task;
+    send.duration = call.duration;
+    send.stream = Stream::kSend;
+    send.communication = graph_.Communicate(call.communication);
+    receive.stream = Stream::kReceive;
+    TaskId& own = sends[std::size_t(end.rank)];
+    own = graph_.Add(send, waits);
+    const TaskId received = graph_.Add(receive, std::array<TaskId, 1>{own});
+    receives_.emplace_back(received, &sends[std::size_t(call.communication.to)]);
+    return received;
   }
 
   struct Bucket {
@@ -624,6 +735,8 @@ class Builder {
   std::vector<std::vector<TaskId>> layer_gather_;
   std::vector<Bucket> unreduced_;
   std::vector<TaskId> last_reduce_;  // of each rank
+  std::vector<TaskId> copy_send_, tied_send_;
+  std::vector<TaskId> complete_, losses_;  // of each rank: its gradients are there; loss summed
   TaskId last_gather_ = kNoTask;
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
   TaskId last_send_ = kNoTask;  // where sends are waited for

@@ -7,18 +7,22 @@
 // file only says what runs where and after what:
 //
 //   forward of a chunk   receive, embedding, layers, head, send
-//   layer                compute and its collectives in turn on their streams; a piece marked
-//                        `beside` runs next to the piece after it
+//   layer                compute and its collectives on their streams, one piece after the other or
+//                        beside another
 //   backward             the same in reverse, after what is recomputed; or the input gradients
 //                        alone, with the weight gradients as a pass of their own
 //   data parallel        parameters gathered bucket by bucket before the first forward, gradients
 //                        reduced bucket by bucket after the last backward of a layer, under compute
+//   gradients again      sums over ranks that hold the same weights: tensor ranks, a copy of the
+//                        stage or a tied embedding on another pipeline rank
+//   loss                 summed over all ranks, so that nobody goes on before the slowest stage
 //   optimizer            when all gradients are in
 //
 // While a data-parallel collective runs under compute it takes SMs and bandwidth from it: a share
 // of its time (StepSpec::contention) is added to the compute stream where it is launched.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -34,7 +38,9 @@ struct Piece {
   Seconds duration;
   Stream stream = Stream::kCompute;
   Cause cause = Cause::kCompute;
-  bool beside = false;  // starts with the next piece; the one after waits for both
+  // How far back in the pass the pieces are that it waits for; 0: none.  {2}: beside the one
+  // before.
+  std::array<std::uint8_t, 2> after{1, 0};
   bool routed = false;  // experts' compute, and the exchanges around it
   Communication communication{};
 };
@@ -65,6 +71,15 @@ struct LayerPasses {
   DataCalls gather, reduce;            // data parallel: of this layer's parameters, once a step
   DataCalls shard_gather;              // ZeRO-3: before each pass
   DataCalls shard_reduce;              // ZeRO-2, 3: after each backward
+  bool stays_gathered = false;         // ZeRO-3: from forward to backward
+};
+
+// Once a step, when a rank's gradients have been reduced: sums over ranks that hold the same
+// weights and have a part of their gradients each.
+struct GradientSums {
+  DataCall replicated, key_value;  // over tensor ranks
+  DataCall copies;                 // DualPipe: with the pipeline rank that holds the same stages
+  DataCall tied;                   // with the other rank that holds a tied embedding
 };
 
 struct StepSpec {
@@ -74,6 +89,8 @@ struct StepSpec {
   std::vector<std::vector<int>> layers_of_stage;  // kind of each layer of each (virtual) stage
   Seconds transfer;  // of a micro-batch between stages on different ranks
   Bytes transfer_payload;
+  std::vector<GradientSums> sums;  // of each rank; empty: none
+  DataCall loss;                   // over all ranks of the step
   std::vector<Seconds> optimizer;  // of each rank
   double contention = 0;           // of a data-parallel collective once a step, added to compute
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication

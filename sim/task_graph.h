@@ -55,6 +55,9 @@ struct Communication {
   int stride = 1;
   int ranks = 1;  // 1: the task communicates with nobody
   int to = -1;    // kSendRecv: the pipeline rank that receives; `stride` and `ranks` are not used
+  // `ranks` are those of all planes: every pipeline rank has a task of it, and the tasks wait for
+  // the same.
+  bool everyone = false;
   bool any() const { return ranks > 1 || to >= 0; }
   bool operator==(const Communication&) const = default;
 };

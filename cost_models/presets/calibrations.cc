@@ -27,7 +27,7 @@ namespace {
 
 // Traits of the software stack rather than of the chip.
 constexpr OverlapCalibration kOverlap{
-    .tp_exposed = 0.40,       // [e2e] +-26%
+    .tp_contention = 0.40,    // [e2e] +-26%
     .expert_exposed = 0.47,   // [e2e] +-19%
     .p2p_exposed = 0.10,      // [e2e] set by hand there
     .dp_exposed = 0.26,       // [e2e] +-43%

@@ -43,6 +43,7 @@ std::vector<Comparison> Compare() {
         training.overlap_param_gather = pick({0, 1, 1});
         training.overlap_p2p = pick({0, 1, 1});
         training.cp_comm_overlap = pick({0, 1, 1});
+        training.tp_comm_overlap = pick({0, 1});
         ParallelConfig p;
         p.tensor = pick({1, 2, 4});
         p.sequence_parallel = p.tensor > 1 && pick({0, 1});

@@ -34,6 +34,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         training.overlap_grad_reduce = pick({0, 1, 1});
         training.overlap_param_gather = pick({0, 1, 1});
         training.cp_comm_overlap = pick({0, 1, 1});
+        training.tp_comm_overlap = pick({0, 0, 1});
         ParallelConfig p;
         p.tensor = pick({1, 2, 4, 8});
         p.sequence_parallel = p.tensor > 1 && pick({0, 1});

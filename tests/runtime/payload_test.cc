@@ -33,11 +33,12 @@ Payloads Charged(const StepSpec& spec, int rank) {
       if (c.any()) sum[Key(piece.label, c.kind, c.stride, c.ranks)] += c.payload.value;
     }
   };
-  const auto calls = [&](const char* name, const DataCalls& of) {
-    for (const DataCall& call : of.calls) {
-      const Communication& c = call.communication;
-      if (call.duration.value > 0) sum[Key(name, c.kind, c.stride, c.ranks)] += c.payload.value;
-    }
+  const auto call = [&](const char* name, const DataCall& of, double times = 1) {
+    const Communication& c = of.communication;
+    if (of.duration.value > 0) sum[Key(name, c.kind, c.stride, c.ranks)] += times * c.payload.value;
+  };
+  const auto calls = [&](const char* name, const DataCalls& of, double times = 1) {
+    for (const DataCall& one : of.calls) call(name, one, times);
   };
   const auto parts_of = [&](int stage) {
     std::vector<const LayerPasses*> parts;
@@ -69,9 +70,15 @@ Payloads Charged(const StepSpec& spec, int rank) {
           pieces(part->backward_weight);
           break;
       }
-      if (pass.kind != PassKind::kBackwardWeight) calls("gather parameters", part->shard_gather);
+      // Under ZeRO-3 embedding and head are gathered before each forward pass and reduced after
+      // each backward pass, as FSDP does; what is executed does so once a step.
+      const double times = part->stays_gathered ? 1.0 / schedule.micro_batches_per_direction() : 1;
+      if (pass.kind == PassKind::kForward ||
+          (pass.kind != PassKind::kBackwardWeight && !part->stays_gathered)) {
+        calls("gather parameters", part->shard_gather, times);
+      }
       if (pass.kind == PassKind::kBackward || pass.kind == PassKind::kBackwardWeight) {
-        calls("reduce gradients", part->shard_reduce);
+        calls("reduce gradients", part->shard_reduce, times);
       }
     }
     const bool forward = pass.kind == PassKind::kForward;
@@ -88,23 +95,31 @@ Payloads Charged(const StepSpec& spec, int rank) {
       calls("reduce gradients", part->reduce);
     }
   }
+  const GradientSums& sums = spec.sums[std::size_t(rank)];
+  call("sum replicated gradients", sums.replicated);
+  call("sum KV gradients", sums.key_value);
+  call("exchange copies' gradients", sums.copies);
+  call("loss", spec.loss);
   return sum;
 }
+
+// Of what ZeRO leaves a rank: where a norm lies in one rank's shard, the others have nothing to
+// sum.
+const std::set<std::string_view> kOfShards{"sum replicated gradients", "sum KV gradients",
+                                           "exchange copies' gradients"};
 
 // Bytes of an element in the cost models' payloads: activations and parameters are BF16, gradients
 // and the numbers of the cross-entropy are not.
 double Width(std::string_view name) {
-  return name == "reduce gradients" || name == "cross-entropy reduce" ? 4 : 2;
+  return name == "reduce gradients" || name == "cross-entropy reduce" || name == "loss" ||
+                 kOfShards.count(name) > 0
+             ? 4
+             : 2;
 }
-
-// What is executed and not charged; runtime/execution.h says why each is.
-const std::set<std::string_view> kNotCharged{"loss", "sum replicated gradients", "sum KV gradients",
-                                             "exchange copies' gradients"};
 
 Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& parallel) {
   Payloads sum;
   for (const ExecutedCall& call : calls) {
-    if (kNotCharged.count(call.name) > 0) continue;
     const double bytes = Width(call.name) * double(call.elements);
     if (call.name == "ring kv exchange") {
       // c - 1 exchanges are charged as an all-gather, whose payload is that of c ranks.
@@ -118,56 +133,59 @@ Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& 
 }
 
 void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel,
-                        std::int64_t global_batch = 8) {
+                        std::int64_t global_batch = 8, bool tp_comm_overlap = false) {
   SCOPED_TRACE(fmt::format("{} {}", ShortName(parallel), NameOf(parallel.schedule)));
-  const Workload workload = TinyWorkload(model, parallel, global_batch);
+  Workload workload = TinyWorkload(model, parallel, global_batch);
+  workload.training.tp_comm_overlap = tp_comm_overlap;
   ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
   ClusterConfig config = FindCluster("local-cpu");
   config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
   const Cluster cluster(config);
   const Estimator estimator(workload.model, workload.training, cluster);
   const StepSpec spec = StepSpecOf(estimator, parallel, workload.schedule);
-  std::mutex mutex;
+  std::vector<Payloads> executed(std::size_t(workload.ranks()));
   RunThreads(workload.ranks(), [&](Communicator& communicator) {
     Execution<float> execution(workload, communicator);
     execution.ComputeGradients(0);
     execution.Update({});
-    const Payloads executed = Executed(execution.calls(), parallel);
-    const int pipeline = PlaceOf(parallel, communicator.rank()).pipeline;
-    Payloads charged = Charged(spec, pipeline);
-    if (parallel.zero == 3) {
-      // The step's layers are gathered and reduced pass by pass; its embedding and head, which are
-      // here once a step, it does not charge at all.
-      const int ranks = parallel.data * parallel.context;
-      double parameters = 0;
-      if (pipeline == 0) parameters += spec.embedding.parameters;
-      if (pipeline == parallel.pipeline - 1) parameters += spec.head.parameters;
-      charged[Key("gather parameters", CollectiveKind::kAllGather, parallel.tensor, ranks)] +=
-          2 * parameters;
-      charged[Key("reduce gradients", CollectiveKind::kReduceScatter, parallel.tensor, ranks)] +=
-          4 * parameters;
+    executed[std::size_t(communicator.rank())] = Executed(execution.calls(), parallel);
+  });
+  // Shards differ by what lies in them: a rank is charged the mean over those of its pipeline rank.
+  std::vector<Payloads> of_shards(std::size_t(parallel.pipeline));
+  const int plane = workload.ranks() / parallel.pipeline;
+  for (int rank = 0; rank < workload.ranks(); ++rank) {
+    for (const auto& [key, bytes] : executed[std::size_t(rank)]) {
+      if (kOfShards.count(key.substr(0, key.find(':'))) == 0) continue;
+      of_shards[std::size_t(PlaceOf(parallel, rank).pipeline)][key] += bytes / plane;
     }
-    const std::lock_guard lock(mutex);
+  }
+  for (int rank = 0; rank < workload.ranks(); ++rank) {
+    const int pipeline = PlaceOf(parallel, rank).pipeline;
+    Payloads& of_rank = executed[std::size_t(rank)];
+    for (const auto& [key, bytes] : of_shards[std::size_t(pipeline)]) of_rank[key] = bytes;
+    const Payloads charged = Charged(spec, pipeline);
     EXPECT_FALSE(charged.empty());
     for (const auto& [key, bytes] : charged) {
-      const auto found = executed.find(key);
-      if (found == executed.end()) {
-        ADD_FAILURE() << "rank " << communicator.rank() << " has not executed " << key;
+      const auto found = of_rank.find(key);
+      if (found == of_rank.end()) {
+        ADD_FAILURE() << "rank " << rank << " has not executed " << key;
       } else {
-        EXPECT_NEAR(found->second, bytes, 1e-9 * bytes)
-            << "rank " << communicator.rank() << " " << key;
+        EXPECT_NEAR(found->second, bytes, 1e-9 * bytes) << "rank " << rank << " " << key;
       }
     }
-    for (const auto& [key, bytes] : executed) {
+    for (const auto& [key, bytes] : of_rank) {
       EXPECT_TRUE(charged.count(key) > 0) << key << " is not charged: " << bytes;
     }
-  });
+  }
 }
 
 TEST(Payload, OfTensorParallelism) {
   for (bool sequence_parallel : {false, true}) {
     for (int tensor : {2, 4}) {
-      ExpectSamePayloads(TinyModel(), {.tensor = tensor, .sequence_parallel = sequence_parallel});
+      const ParallelConfig parallel{.tensor = tensor, .sequence_parallel = sequence_parallel};
+      ExpectSamePayloads(TinyModel(), parallel);
+      // In chunks, the same bytes.
+      ExpectSamePayloads(TinyModel(), parallel, 8, true);
     }
   }
 }
@@ -201,6 +219,26 @@ TEST(Payload, OfDataParallelism) {
     ExpectSamePayloads(TinyModel(), {.data = 3, .zero = zero}, 6);
     ExpectSamePayloads(TinyModel(),
                        {.tensor = 2, .context = 2, .pipeline = 2, .data = 2, .zero = zero});
+  }
+}
+
+// Four and eight tensor ranks on two KV heads, biases of row-parallel layers and of heads.
+TEST(Payload, OfGradientsThatTensorRanksHaveInParts) {
+  for (int tensor : {2, 4, 8}) {
+    for (int zero : {0, 1, 3}) {
+      ExpectSamePayloads(
+          WithBiases(TinyModel()),
+          {.tensor = tensor, .sequence_parallel = true, .data = tensor == 8 ? 1 : 2, .zero = zero});
+    }
+  }
+}
+
+TEST(Payload, OfDualPipesCopies) {
+  for (int zero : {0, 1}) {
+    ExpectSamePayloads(
+        WithLayers(TinyModel(), 4),
+        {.tensor = 2, .pipeline = 2, .data = 2, .zero = zero, .schedule = ScheduleKind::kDualPipe},
+        16);
   }
 }
 
@@ -241,8 +279,9 @@ std::vector<std::string> Program(const std::vector<ExecutedCall>& calls, Collect
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const ExecutedCall& call = calls[i];
     const bool transfer = call.kind == CollectiveKind::kSendRecv;
-    if (kNotCharged.count(call.name) > 0 || transfer != (kind == CollectiveKind::kSendRecv) ||
-        call.ranks != ranks) {
+    // Sums of gradients are on the graph's data stream, and those of shards of other shards' size.
+    if (call.name == "loss" || kOfShards.count(call.name) > 0 ||
+        transfer != (kind == CollectiveKind::kSendRecv) || call.ranks != ranks) {
       continue;
     }
     // Three reductions of the cross-entropy are one task.

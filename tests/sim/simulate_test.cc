@@ -121,16 +121,53 @@ StepSpec RandomStep(const ScheduleChoice& choice, std::mt19937& random) {
   const auto pieces = [&] {
     constexpr Stream kStreamsOfPass[] = {Stream::kCompute, Stream::kTensor,  Stream::kCompute,
                                          Stream::kContext, Stream::kCompute, Stream::kExpert};
-    std::vector<Piece> list(1 + random() % 9);
-    for (Piece& piece : list) {
-      piece = {.label = "piece",
-               .duration = seconds(),
-               .stream = kStreamsOfPass[random() % std::size(kStreamsOfPass)],
-               .beside = random() % 4 == 0};
+    std::vector<Piece> list;
+    std::array<std::uint8_t, 2> after{1, 0};
+    const auto add = [&](Stream stream) {
+      list.push_back({.label = "piece", .duration = seconds(), .stream = stream, .after = after});
+    };
+    const auto any = [&] { return kStreamsOfPass[random() % std::size(kStreamsOfPass)]; };
+    for (auto left = 1 + random() % 6; left > 0; --left) {
+      switch (random() % 8) {
+        case 0:  // two side by side
+        case 1: {
+          const bool joins = after[1] != 0;
+          add(any());
+          after = {2, std::uint8_t(joins ? 3 : 0)};
+          add(any());
+          after = {1, 2};
+          break;
+        }
+        case 2:  // chunks, each after its exchange
+          if (after[1] != 0) break;
+          add(Stream::kTensor);
+          after = {2, 0};
+          add(Stream::kCompute);
+          add(Stream::kTensor);
+          after = {3, 2};
+          add(Stream::kCompute);
+          after = {2, 1};
+          add(Stream::kCompute);
+          after = {1, 0};
+          break;
+        case 3:  // exchanges, each after its chunk
+          add(Stream::kCompute);
+          after = {1, 0};
+          add(Stream::kTensor);
+          after = {2, 0};
+          add(Stream::kCompute);
+          after = {1, 2};
+          add(Stream::kTensor);
+          after = {2, 0};
+          add(Stream::kCompute);
+          after = {1, 2};
+          break;
+        default:
+          add(any());
+          after = {1, 0};
+      }
     }
-    // What a piece runs beside is the piece after it, and no third.
-    for (std::size_t i = 1; i < list.size(); ++i) list[i].beside &= !list[i - 1].beside;
-    list.back().beside = false;
+    if (list.empty() || after[1] != 0) add(Stream::kCompute);
     return list;
   };
   const auto layer = [&] {
