@@ -103,12 +103,12 @@ struct ChunkedGemm {
 
 // A tensor collective and the GEMM beside it.
 struct TensorOverlap {
-  int gemm = -1;                      // its index; -1: none
-  bool gathers = false;               // the collective comes before the GEMM, in forward
-  ChunkedGemm forward;                // one chunk: not overlapped
-  ChunkedGemm backward;               // with the input gradient alone
-  bool with_weight_gradient = false;  // else: the whole beside the weight gradient,
-  Seconds slowed;                     //   which takes this much longer
+  int gemm = -1;                  // its index; -1: none
+  bool gathers = false;           // the collective is in front of the GEMM
+  ChunkedGemm forward, backward;  // with the GEMM and its input gradient; one chunk: not overlapped
+  // Instead of `backward`, unless that is a pass of its own: the whole beside the weight gradient,
+  bool with_weight_gradient = false;
+  Seconds slowed;  // either of which takes this much longer
 };
 // Of operator `i` of the list.
 TensorOverlap OverlapOf(const std::vector<Operator>& operators, std::size_t i,

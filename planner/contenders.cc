@@ -42,7 +42,11 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
   Contenders result;
   std::vector<double> differences;
   for (const Contender& contender : all) {
-    if (contender.simulated) differences.push_back(std::abs(contender.difference()));
+    if (contender.simulated) {
+      differences.push_back(std::abs(contender.difference()));
+    } else if (options.simulate) {
+      ++result.too_large;
+    }
   }
   std::sort(differences.begin(), differences.end());
   if (!differences.empty()) {

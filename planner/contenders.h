@@ -35,6 +35,7 @@ struct Contenders {
   bool none_fits_simulated = false;
   // Of all that were simulated, |difference()|.
   int simulated = 0;
+  int too_large = 0;  // not simulated for their number of tasks: by the estimate
   double median_difference = 0, largest_difference = 0;
 };
 

@@ -39,10 +39,6 @@ std::string_view KindName(VertexKind kind) {
   return {};
 }
 
-std::string NameOfLink(const Cluster& cluster, const Link& link) {
-  return fmt::format("{} to {}", cluster.NameOf(link.from), cluster.NameOf(link.to));
-}
-
 void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, FullReport& report) {
   std::map<std::pair<VertexKind, VertexKind>, LinkUseReport> kinds;
   for (const LinkLoad& load : loads) {
@@ -58,7 +54,7 @@ void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, Ful
     kind.bytes = std::max(kind.bytes, load.bytes);
     if (load.utilisation > kind.utilisation) {
       kind.utilisation = load.utilisation;
-      kind.busiest = NameOfLink(cluster, link);
+      kind.busiest = cluster.NameOfLink(load.link);
     }
   }
   for (auto& [ends, kind] : kinds) {
@@ -72,8 +68,7 @@ void ReportLinks(const Cluster& cluster, const std::vector<LinkLoad>& loads, Ful
   constexpr std::size_t kMostLinks = 20;
   busiest.resize(std::min(busiest.size(), kMostLinks));
   for (const LinkLoad& load : busiest) {
-    const Link& link = cluster.links()[std::size_t(load.link)];
-    report.links.push_back({.name = NameOfLink(cluster, link),
+    report.links.push_back({.name = cluster.NameOfLink(load.link),
                             .busiest = {},
                             .bytes = load.bytes,
                             .utilisation = load.utilisation,

@@ -22,7 +22,7 @@ struct FullAsked {
 
 // The busiest links, and every kind of link by what its ends are.
 struct LinkUseReport {
-  std::string name;     // "node3/nic5 to leaf0.5"; of a kind: "NIC to leaf"
+  std::string name;     // "node3/nic5->leaf0.5"; of a kind: "NIC to leaf"
   std::string busiest;  // of a kind
   Bytes bytes;          // of a kind: of its busiest link
   double utilisation = 0;

@@ -201,6 +201,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   json["plans"] = ToArray(answer.plans(), contender);
   const Contenders& contenders = answer.contenders;
   json["simulation"] = {{"simulated", contenders.simulated},
+                        {"too_large", contenders.too_large},
                         {"median_error", contenders.median_difference},
                         {"largest_error", contenders.largest_difference},
                         {"none_fits", contenders.none_fits_simulated},

@@ -329,18 +329,22 @@ std::string RejectionText(const SearchResult& result, const Style& style) {
 
 std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
   const Contenders& all = answer.contenders;
-  if (all.simulated == 0) return {};
   std::vector<std::string> lines;
-  lines.push_back(
-      all.simulated == 1
-          ? fmt::format("The estimate is {} off the simulation.", Percent(all.largest_difference))
-          : fmt::format("Ranked by simulated step, of the {} fastest by the estimate; it is {} off "
-                        "at the median and {} at most.",
-                        all.simulated, Percent(all.median_difference),
-                        Percent(all.largest_difference)));
-  const auto unsimulated = [](const Contender& c) { return !c.simulated; };
-  if (std::any_of(all.plans.begin(), all.plans.end(), unsimulated)) {
-    lines.push_back("Without a simulated step: too many tasks; ranked by the estimate.");
+  if (all.simulated == 1) {
+    lines.push_back(
+        fmt::format("The estimate is {} off the simulation.", Percent(all.largest_difference)));
+  } else if (all.simulated > 1) {
+    lines.push_back(fmt::format(
+        "Ranked by simulated step, of the {} fastest by the estimate; it is {} off at "
+        "the median and {} at most.",
+        all.simulated, Percent(all.median_difference), Percent(all.largest_difference)));
+  }
+  if (all.too_large > 0) {
+    lines.push_back(fmt::format(
+        "{} of {} have no simulated step and keep their estimate: a step of theirs is over {} "
+        "tasks "
+        "(simulate takes it).",
+        all.too_large, all.too_large + all.simulated, FormatCount(ContenderOptions{}.most_tasks)));
   }
   if (all.none_fits_simulated) {
     lines.push_back(

@@ -84,6 +84,7 @@ TEST_F(ContendersTest, TooManyTasksKeepTheEstimate) {
         ContenderOptions{.simulate = false, .memory_limit = result_.memory_limit}}) {
     const Contenders c = Rank(options);
     EXPECT_EQ(c.simulated, 0);
+    EXPECT_EQ(c.too_large, options.simulate ? int(result_.plans.size()) : 0);
     ASSERT_EQ(c.plans.size(), result_.plans.size());
     for (std::size_t i = 0; i < c.plans.size(); ++i) {
       EXPECT_FALSE(c.plans[i].simulated);

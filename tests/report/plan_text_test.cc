@@ -131,15 +131,21 @@ TEST(PlanText, SaysWhereEstimateAndSimulationDisagree) {
                        .left_out = {{.estimate = Example(),
                                      .simulated = SimulatedCost{Seconds(9), Bytes(77.5 * kGiB)}}},
                        .simulated = 5,
+                       .too_large = 2,
                        .median_difference = 0.01,
                        .largest_difference = 0.034};
   EXPECT_EQ(
       SimulatedText(answer, {}),
       "  Ranked by simulated step, of the 5 fastest by the estimate; it is 1.0% off at the "
       "median and 3.4%\n  at most.\n"
-      "  Without a simulated step: too many tasks; ranked by the estimate.\n"
+      "  2 of 7 have no simulated step and keep their estimate: a step of theirs is over 4.00 M "
+      "tasks\n  (simulate takes it).\n"
       "  Left out: tp4 sp pp2 dp16 mbs1 zero1 would take 9.00 s, and fits by the estimate, but "
       "the\n  simulation holds 77.5 GiB, 1.5 GiB too much.\n");
+  answer.contenders = {.plans = {{.estimate = Example()}}, .too_large = 1};
+  EXPECT_EQ(SimulatedText(answer, {}),
+            "  1 of 1 have no simulated step and keep their estimate: a step of theirs is over "
+            "4.00 M tasks\n  (simulate takes it).\n");
   answer.contenders = {.plans = {{.estimate = Example(),
                                   .simulated = SimulatedCost{Seconds(9), Bytes(77.5 * kGiB)}}},
                        .none_fits_simulated = true,
