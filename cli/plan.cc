@@ -25,6 +25,7 @@
 #include "report/json.h"
 #include "report/plan_page.h"
 #include "report/plan_text.h"
+#include "report/sensitivity_text.h"
 
 namespace millwright {
 namespace {
@@ -214,6 +215,10 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Texts("--forbid", "KNOB=V|V,...", forbid, "no such plans: zero=3,recompute=full");
   line.Text("--explain", "KNOB=V,...", explain,
             "what becomes of that plan, and what it loses to the best, item by item");
+  bool sensitivity = false;
+  line.Flag("--sensitivity", sensitivity,
+            "what a tenth more and less of each of FLOP/s, memory, its bandwidth, NVLink and NICs "
+            "would do to the best plan");
   line.Text("--memory-margin", "X%", margin,
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
@@ -297,6 +302,12 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
       console.err << fmt::format("millwright: warning: {}\n", *outside);
     }
   }
+  if (sensitivity && !answer.plans().empty()) {
+    Progress progress(console);
+    answer.sensitivity = FindSensitivity(job, options, [&](const std::string& name) {
+      progress.Show(("changing " + name).c_str());
+    });
+  }
   Job solved = job;
   if (!answer.plans().empty()) {
     solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
@@ -305,6 +316,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     if (exports.asked()) answer.exported = exports.Make(solved);
   }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
+  if (answer.sensitivity && !json) {
+    console.out << '\n' << SensitivityText(*answer.sensitivity, console.style);
+  }
   console.out.flush();  // a long search is not lost where a file cannot be written
   if (page) {
     WritePlanPage(answer, best, CommandText(args), *page);

@@ -555,11 +555,9 @@ class Interpreter {
     m.position_embedding = PositionEmbedding::kLearned;
     if (type == "rope" || type == "mrope" || Has("--use-rotary-position-embeddings")) {
       m.position_embedding = PositionEmbedding::kRope;
-    } else if (type == "none") {
-      m.position_embedding = PositionEmbedding::kNone;
     } else if (type == "relative") {
       Mistake("--position-embedding-type", "relative positions are not modelled");
-    } else if (Has("--no-position-embedding")) {
+    } else if (type == "none" || Has("--no-position-embedding")) {
       m.position_embedding = PositionEmbedding::kNone;
     }
   }
@@ -817,8 +815,9 @@ class Interpreter {
     if (has_first || has_last) {
       const int others = p.pipeline - (has_first ? 1 : 0) - (has_last ? 1 : 0);
       const std::int64_t rest = layers - first - last;
-      if (others < 0 || rest < 0 || (others == 0 ? rest != 0 : rest % (others * v) != 0) ||
-          first % v != 0 || last % v != 0) {
+      if (others < 0 || rest < 0 ||
+          (others == 0 ? rest != 0 : rest % (std::int64_t{others} * v) != 0) || first % v != 0 ||
+          last % v != 0) {
         Mistake(has_first ? "--decoder-first-pipeline-num-layers"
                           : "--decoder-last-pipeline-num-layers",
                 fmt::format("the other {} layers cannot be divided evenly", rest));
@@ -1050,7 +1049,9 @@ Job PlacedOn(const ImportedRun& run, std::int64_t gpus, std::vector<std::string>
   }
   p.data = int(double(gpus) / model_ranks);
   if (job.training.global_batch_size == 0) {
-    job.training.global_batch_size = std::int64_t{p.micro_batch_size} * p.data;  // as Megatron does
+    const std::int64_t replica =
+        run.batch_per_replica > 0 ? run.batch_per_replica : std::int64_t{p.micro_batch_size};
+    job.training.global_batch_size = replica * p.data;  // as the frameworks do
   }
   if (run.optimizer_instances > 1) {
     const std::int64_t ranks = std::int64_t{p.data} * p.context;
