@@ -63,7 +63,7 @@ class Reader {
   }
   void Spend(std::size_t bytes) {
     spent_ += bytes;
-    if (spent_ > kMostText) Fail("variables expand to more than a megabyte");
+    if (spent_ > kMostText) Fail("holds more than a megabyte of words, expanded");
   }
 
   void EndCommand() {

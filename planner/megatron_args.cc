@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 30;
 constexpr int kMostDegree = 1 << 20;
+constexpr std::size_t kMostWarnings = 100;
 constexpr std::size_t kMostLayoutStages = 1 << 16;
 
 std::optional<std::int64_t> Integer(std::string_view text) {
@@ -278,12 +279,17 @@ class Interpreter {
       const bool inlined = name.size() < text.size();
       const MegatronOption* option = FindMegatronOption(name);
       if (option == nullptr) {
-        const std::string_view nearest = NearestName(name, names);
-        unknown_.push_back(
-            At(word.line, name,
-               nearest.empty()
-                   ? std::string("is no option of Megatron-LM")
-                   : fmt::format("is no option of Megatron-LM; did you mean \"{}\"?", nearest)));
+        // Looking for what was meant takes a while, and beyond these nobody reads on.
+        constexpr std::size_t kMostSuggestions = 20;
+        if (unknown_.size() < kMostWarnings) {
+          const std::string_view nearest =
+              unknown_.size() < kMostSuggestions ? NearestName(name, names) : std::string_view();
+          unknown_.push_back(
+              At(word.line, name,
+                 nearest.empty()
+                     ? std::string("is no option of Megatron-LM")
+                     : fmt::format("is no option of Megatron-LM; did you mean \"{}\"?", nearest)));
+        }
         behind_unknown = true;
         continue;
       }
@@ -332,7 +338,6 @@ class Interpreter {
     Mistake(LineOf(option), option, what);
   }
   void Warn(int line, std::string_view option, std::string_view what) {
-    constexpr std::size_t kMostWarnings = 100;
     if (run_.warnings.size() < kMostWarnings) run_.warnings.push_back(At(line, option, what));
   }
   void Warn(std::string_view option, std::string_view what) { Warn(LineOf(option), option, what); }
