@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/export_flags.h"
 #include "cli/html_flag.h"
+#include "cli/import_flags.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
@@ -203,6 +204,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
                    "recomputation; how long a step takes, and why.");
   JobFlags flags;
   flags.AddTo(line);
+  ImportFlags import;
+  import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
   std::optional<std::string> explain, margin, out, html;
@@ -263,12 +266,13 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
   exports.Check(line, out);
   if (out && !exports.asked()) CheckOut(line, *out);
-  Job job = flags.Resolve(line);
+  Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
   CheckNotInput(line, "--html", html, flags.files());
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
+  import.ShowIgnored(console);
 
   // What flags leave open the job file says.
   if (share) job.search.memory_margin = *share;

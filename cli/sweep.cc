@@ -96,11 +96,9 @@ class Sweep {
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const std::string& name = axes[i].name;
       sized = sized || name == "nodes" || name == "gpus" || name == "cluster";
-      if (!IsOfPlan(name)) {
-        args.push_back(fmt::format("--{}={}", name, row.at[i]));
-      } else if (flags_.own_plan && name == "sp") {
+      if (flags_.own_plan && name == "sp") {
         args.push_back(row.at[i] == "off" || row.at[i] == "0" ? "--no-sp" : "--sp");
-      } else if (flags_.own_plan) {
+      } else if (flags_.own_plan || !IsOfPlan(name)) {
         args.push_back(fmt::format("--{}={}", name, row.at[i]));
       } else {
         std::string knob = name;

@@ -247,7 +247,7 @@ class Interpreter {
       if (mistakes_.count() > 0) {
         mistakes_.Add("", unknown);
       } else {
-        Warn(0, "", unknown + "; left out");
+        Warn(0, "", "left out: " + unknown);
       }
     }
     mistakes_.ThrowIfAny();
@@ -260,8 +260,6 @@ class Interpreter {
   // --- what is given
 
   void Gather(const ShellCommand& words) {
-    std::vector<std::string_view> names;
-    for (const MegatronOption& option : MegatronOptions()) names.push_back(option.name);
     bool behind_unknown = false;
     for (std::size_t i = 0; i < words.size();) {
       const ShellWord& word = words[i++];
@@ -279,11 +277,11 @@ class Interpreter {
       const bool inlined = name.size() < text.size();
       const MegatronOption* option = FindMegatronOption(name);
       if (option == nullptr) {
-        // Looking for what was meant takes a while, and beyond these nobody reads on.
-        constexpr std::size_t kMostSuggestions = 20;
+        // Looking for what was meant takes a while, and beyond a few nobody reads on.
+        constexpr std::size_t kMostSuggestions = 8;
         if (unknown_.size() < kMostWarnings) {
           const std::string_view nearest =
-              unknown_.size() < kMostSuggestions ? NearestName(name, names) : std::string_view();
+              unknown_.size() < kMostSuggestions ? NearestOption(name) : std::string_view();
           unknown_.push_back(
               At(word.line, name,
                  nearest.empty()
@@ -323,6 +321,19 @@ class Interpreter {
         it->second = std::move(given);
       }
     }
+  }
+
+  // Among those of about its length.
+  static std::string_view NearestOption(std::string_view name) {
+    constexpr std::size_t kMostMore = 5;
+    std::vector<std::string_view> names;
+    for (const MegatronOption& option : MegatronOptions()) {
+      if (option.name.size() <= name.size() + kMostMore &&
+          name.size() <= option.name.size() + kMostMore) {
+        names.push_back(option.name);
+      }
+    }
+    return NearestName(name, names);
   }
 
   static std::string Shown(std::string_view text) { return Printable(text, kMostNameShown); }

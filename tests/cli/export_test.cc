@@ -109,6 +109,11 @@ TEST(FromMegatron, NeedsAClusterAndItsSize) {
   EXPECT_EQ(twice["plan"]["dp"], 2);
   EXPECT_EQ(RunCommand("estimate --cluster dgx-h100 --nodes 3" + script).err,
             "millwright: --from-megatron: 24 GPUs are not a multiple of tp 8 x cp 1 x pp 16\n");
+  // And plan says what could be done with the same GPUs: never worse.
+  const Json best =
+      Json::parse(RunCommand("plan --cluster dgx-h100 --json --no-simulate --top 1" + script).out);
+  EXPECT_LT(best["step_time_s"], json["step_time_s"]);
+  EXPECT_EQ(best["question"]["cluster"], json["question"]["cluster"]);
   EXPECT_EQ(RunCommand("estimate" + script).err,
             "millwright: --cluster: missing; give a preset or a JSON file\n");
   EXPECT_EQ(RunCommand("estimate --cluster dgx-h100 --from-megatron none.sh").code, 2);
