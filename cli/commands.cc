@@ -28,6 +28,7 @@ constexpr std::string_view kHelp =
     "  plan      the fastest plans that fit a model on a cluster, and why\n"
     "  estimate  what one plan costs: time and memory by item\n"
     "  simulate  one step of a plan, event by event, under any pipeline schedule\n"
+    "  sweep     the best plan at each point of a grid of questions\n"
     "  compare   schedules of one plan, or several plans, by simulated step\n"
     "  run       a step of a plan computed for real on CPUs, and verified\n"
     "  calibrate measurements of a GPU in, its calibration file out\n"
@@ -45,10 +46,11 @@ struct Command {
   std::string_view name;
   int (*run)(std::span<const std::string>, Console&);
 };
-constexpr std::array<Command, 8> kCommands{{
+constexpr std::array<Command, 9> kCommands{{
     {"plan", PlanCommand},
     {"estimate", EstimateCommand},
     {"simulate", SimulateCommand},
+    {"sweep", SweepCommand},
     {"compare", CompareCommand},
     {"calibrate", CalibrateCommand},
     {"run", RunPlanCommand},
@@ -78,8 +80,8 @@ int Dispatch(std::span<const std::string> args, Console& console) {
   const std::string_view nearest = NearestName(name, names);
   constexpr std::size_t kMostShown = 60;
   throw ConfigError(fmt::format(
-      "unknown command \"{}\"{}; there are plan, estimate, simulate, compare, run, calibrate, "
-      "validate and describe",
+      "unknown command \"{}\"{}; there are plan, estimate, simulate, sweep, compare, run, "
+      "calibrate, validate and describe",
       Printable(name, kMostShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest)));
 }

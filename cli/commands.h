@@ -30,6 +30,7 @@ int Run(std::span<const std::string> args, Console& console);
 int PlanCommand(std::span<const std::string> args, Console& console);
 int EstimateCommand(std::span<const std::string> args, Console& console);
 int SimulateCommand(std::span<const std::string> args, Console& console);
+int SweepCommand(std::span<const std::string> args, Console& console);
 int CompareCommand(std::span<const std::string> args, Console& console);
 int CalibrateCommand(std::span<const std::string> args, Console& console);
 int RunPlanCommand(std::span<const std::string> args, Console& console);

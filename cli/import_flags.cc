@@ -6,7 +6,7 @@
 
 #include <ostream>
 
-#include "planner/megatron_args.h"
+#include "planner/framework_config.h"
 #include "report/text.h"
 
 namespace millwright {
@@ -16,22 +16,42 @@ void ImportFlags::AddTo(CommandLine& line) {
   line.Text("--from-megatron", "FILE", megatron_,
             "a launch script or arguments of Megatron-LM, in place of a job file; flags override "
             "them");
+  line.Text("--from-torchtitan", "FILE", torchtitan_,
+            "a TOML of torchtitan; the model comes from --model");
+  line.Text("--from-deepspeed", "FILE", deepspeed_,
+            "a JSON of DeepSpeed; model, --seq and all but data parallelism come from flags");
   line.Flag("--verbose", verbose_, "name the options that change neither time nor memory");
+}
+
+const char* ImportFlags::option() const {
+  return megatron_ ? "--from-megatron" : torchtitan_ ? "--from-torchtitan" : "--from-deepspeed";
+}
+
+ImportedRun ImportFlags::Read(const JobFlags& flags) const {
+  if (megatron_) {
+    return ReadMegatronArgs(*megatron_, ReadTextFile(*megatron_),
+                            {.model = !flags.gives_model(), .vocab = flags.vocabulary()});
+  }
+  if (torchtitan_) return ReadTorchtitan(*torchtitan_, ReadTextFile(*torchtitan_));
+  return ReadDeepSpeed(*deepspeed_, ReadTextFile(*deepspeed_));
 }
 
 Job ImportFlags::Resolve(CommandLine& line, const JobFlags& flags) {
   if (!flags.files().empty()) {
-    line.Problem("--from-megatron", "a job file is given too; give one of them");
+    line.Problem(option(), "a job file is given too; give one of them");
+  }
+  if (int(megatron_.has_value()) + int(torchtitan_.has_value()) + int(deepspeed_.has_value()) > 1) {
+    line.Problem(option(), "another file of a framework is given too; give one of them");
+    return {};
   }
   ImportedRun run;
   try {
-    run = ReadMegatronArgs(*megatron_, ReadTextFile(*megatron_),
-                           {.model = !flags.gives_model(), .vocab = flags.vocabulary()});
+    run = Read(flags);
   } catch (const ConfigError& error) {
     NoteError(line, "", error);
     return {};
   }
-  for (const std::string& warning : run.warnings) line.Warning("--from-megatron", warning);
+  for (const std::string& warning : run.warnings) line.Warning(option(), warning);
   ignored_ = std::move(run.ignored);
   const std::int64_t batch = run.job.training.global_batch_size;
   // Until the cluster is known; Megatron's own default is a micro-batch on each replica.
@@ -44,11 +64,10 @@ Job ImportFlags::Resolve(CommandLine& line, const JobFlags& flags) {
   std::vector<std::string> problems;
   job = PlacedOn(run, job.cluster.gpus(), problems);
   for (const std::string& problem : problems) {
-    line.Problem("--from-megatron",
-                 fmt::format("{}{}", problem,
-                             run.gpus ? ""
-                                      : "; the script does not say how many it has: give "
-                                        "--nodes or --gpus"));
+    line.Problem(option(), fmt::format("{}{}", problem,
+                                       run.gpus ? ""
+                                                : "; it does not say how many it has: give "
+                                                  "--nodes or --gpus"));
   }
   return job;
 }

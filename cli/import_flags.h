@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// --from-megatron: the question out of a launch script in place of a job file.
+// --from-megatron and its like: the question out of a framework's files in place of a job file.
 #pragma once
 
 #include <optional>
@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/job_flags.h"
+#include "planner/megatron_args.h"
 
 namespace millwright {
 
@@ -16,14 +17,17 @@ class ImportFlags {
  public:
   void AddTo(CommandLine& line);  // this must outlive the command line
 
-  bool asked() const { return megatron_.has_value(); }
+  bool asked() const { return megatron_ || torchtitan_ || deepspeed_; }
   // The run's job on its GPUs, with `flags` over it.  What is wrong goes to `line`.
   Job Resolve(CommandLine& line, const JobFlags& flags);
   // How many options were left out, or with --verbose which.
   void ShowIgnored(Console& console) const;
 
  private:
-  std::optional<std::string> megatron_;
+  ImportedRun Read(const JobFlags& flags) const;
+  const char* option() const;
+
+  std::optional<std::string> megatron_, torchtitan_, deepspeed_;
   bool verbose_ = false;
   std::vector<std::string> ignored_;
 };

@@ -11,6 +11,7 @@
 #include "core/unit_text.h"
 #include "cost_models/gpu_curves.h"
 #include "report/text.h"
+#include "topologies/what_if.h"
 
 namespace millwright {
 namespace {
@@ -60,6 +61,9 @@ void JobFlags::AddTo(CommandLine& line, std::size_t most_files) {
   AddClusterSizeTo(line);
   line.Text("--calibration", "FILE", calibration_,
             "curves measured on the cluster's GPU, as calibrate writes them");
+  line.Text("--what-if", "NAME=VALUE,...", what_if_,
+            "the cluster with another hbm, hbm-bandwidth, flops, bf16, fp8, fp4, nvlink, ib, pcie, "
+            "nvlink-latency, ib-latency or switch-latency: hbm=141GiB,ib=800Gb/s,flops=+10%");
   AddTrainingTo(line);
 }
 
@@ -238,6 +242,16 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job, std::optional<std::in
     line.Missing("--cluster", "missing; give a preset or a JSON file");
   }
   if (job.has_cluster) Resize(line, job.cluster, gpus);
+  if (job.has_cluster && what_if_) {
+    try {
+      ApplyWhatIf(job.cluster, *what_if_);
+    } catch (const ConfigError& error) {
+      NoteError(line, "", error);
+    }
+    if (!job.cluster.gpu.calibration_file.empty()) {
+      line.Warning("--what-if", "measured curves stay as they were measured");
+    }
+  }
 }
 
 ClusterConfig JobFlags::ResolveCluster(CommandLine& line, const std::string& name) const {

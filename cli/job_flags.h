@@ -57,7 +57,7 @@ class JobFlags {
   static void ResizeByGpus(CommandLine& line, ClusterConfig& cluster, std::int64_t gpus);
 
   std::vector<std::string> files_;
-  std::optional<std::string> model_, cluster_, gpu_, calibration_;
+  std::optional<std::string> model_, cluster_, gpu_, calibration_, what_if_;
 
   // A GPT shape.
   std::optional<std::int64_t> layers_, hidden_, heads_, kv_heads_, head_dim_, ffn_, vocab_,

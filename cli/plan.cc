@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/export_flags.h"
 #include "cli/html_flag.h"
+#include "cli/import_flags.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
@@ -25,6 +26,7 @@
 #include "report/json.h"
 #include "report/plan_page.h"
 #include "report/plan_text.h"
+#include "report/sensitivity_text.h"
 
 namespace millwright {
 namespace {
@@ -202,6 +204,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
                    "recomputation; how long a step takes, and why.");
   JobFlags flags;
   flags.AddTo(line);
+  ImportFlags import;
+  import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
   std::optional<std::string> explain, margin, out, html;
@@ -214,6 +218,10 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Texts("--forbid", "KNOB=V|V,...", forbid, "no such plans: zero=3,recompute=full");
   line.Text("--explain", "KNOB=V,...", explain,
             "what becomes of that plan, and what it loses to the best, item by item");
+  bool sensitivity = false;
+  line.Flag("--sensitivity", sensitivity,
+            "what a tenth more and less of each of FLOP/s, memory, its bandwidth, NVLink and NICs "
+            "would do to the best plan");
   line.Text("--memory-margin", "X%", margin,
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
@@ -258,12 +266,13 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
   exports.Check(line, out);
   if (out && !exports.asked()) CheckOut(line, *out);
-  Job job = flags.Resolve(line);
+  Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
   CheckNotInput(line, "--html", html, flags.files());
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
+  import.ShowIgnored(console);
 
   // What flags leave open the job file says.
   if (share) job.search.memory_margin = *share;
@@ -297,6 +306,12 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
       console.err << fmt::format("millwright: warning: {}\n", *outside);
     }
   }
+  if (sensitivity && !answer.plans().empty()) {
+    Progress progress(console);
+    answer.sensitivity = FindSensitivity(job, options, [&](const std::string& name) {
+      progress.Show(("changing " + name).c_str());
+    });
+  }
   Job solved = job;
   if (!answer.plans().empty()) {
     solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
@@ -305,6 +320,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     if (exports.asked()) answer.exported = exports.Make(solved);
   }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
+  if (answer.sensitivity && !json) {
+    console.out << '\n' << SensitivityText(*answer.sensitivity, console.style);
+  }
   console.out.flush();  // a long search is not lost where a file cannot be written
   if (page) {
     WritePlanPage(answer, best, CommandText(args), *page);

@@ -63,7 +63,7 @@ class Reader {
   }
   void Spend(std::size_t bytes) {
     spent_ += bytes;
-    if (spent_ > kMostText) Fail("variables expand to more than a megabyte");
+    if (spent_ > kMostText) Fail("holds more than a megabyte of words, expanded");
   }
 
   void EndCommand() {
@@ -210,15 +210,13 @@ class Reader {
     std::vector<ShellWord> all;
     while (!AtEnd() && Peek() != ')') {
       const char c = Peek();
-      if (IsBlank(c) || c == '\n') {
+      if (EndsWord(c)) {
         Next();
       } else if (c == '\\' && (Peek(1) == '\n' || (Peek(1) == '\r' && Peek(2) == '\n'))) {
         Next();
         while (Next() != '\n') continue;
       } else if (c == '#') {
         SkipComment();
-      } else if (EndsWord(c)) {
-        Next();
       } else {
         const int line = line_;
         for (ShellWord& word : ReadWord()) {

@@ -10,7 +10,7 @@
 // know (a command's output, a variable that is not set, a function's argument) becomes kUnknown in
 // the word that holds it.
 //
-// Limits: a megabyte of expanded text, 64 levels of nesting; beyond, ConfigError.
+// Limits: a megabyte of words, expanded, 64 levels of nesting; beyond, ConfigError.
 #pragma once
 
 #include <map>

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kMostBatch = std::int64_t{1} << 30;
 constexpr int kMostDegree = 1 << 20;
+constexpr std::size_t kMostWarnings = 100;
 constexpr std::size_t kMostLayoutStages = 1 << 16;
 
 std::optional<std::int64_t> Integer(std::string_view text) {
@@ -246,7 +247,7 @@ class Interpreter {
       if (mistakes_.count() > 0) {
         mistakes_.Add("", unknown);
       } else {
-        Warn(0, "", unknown + "; left out");
+        Warn(0, "", "left out: " + unknown);
       }
     }
     mistakes_.ThrowIfAny();
@@ -259,8 +260,6 @@ class Interpreter {
   // --- what is given
 
   void Gather(const ShellCommand& words) {
-    std::vector<std::string_view> names;
-    for (const MegatronOption& option : MegatronOptions()) names.push_back(option.name);
     bool behind_unknown = false;
     for (std::size_t i = 0; i < words.size();) {
       const ShellWord& word = words[i++];
@@ -278,12 +277,17 @@ class Interpreter {
       const bool inlined = name.size() < text.size();
       const MegatronOption* option = FindMegatronOption(name);
       if (option == nullptr) {
-        const std::string_view nearest = NearestName(name, names);
-        unknown_.push_back(
-            At(word.line, name,
-               nearest.empty()
-                   ? std::string("is no option of Megatron-LM")
-                   : fmt::format("is no option of Megatron-LM; did you mean \"{}\"?", nearest)));
+        // Looking for what was meant takes a while, and beyond a few nobody reads on.
+        constexpr std::size_t kMostSuggestions = 8;
+        if (unknown_.size() < kMostWarnings) {
+          const std::string_view nearest =
+              unknown_.size() < kMostSuggestions ? NearestOption(name) : std::string_view();
+          unknown_.push_back(
+              At(word.line, name,
+                 nearest.empty()
+                     ? std::string("is no option of Megatron-LM")
+                     : fmt::format("is no option of Megatron-LM; did you mean \"{}\"?", nearest)));
+        }
         behind_unknown = true;
         continue;
       }
@@ -319,6 +323,19 @@ class Interpreter {
     }
   }
 
+  // Among those of about its length.
+  static std::string_view NearestOption(std::string_view name) {
+    constexpr std::size_t kMostMore = 5;
+    std::vector<std::string_view> names;
+    for (const MegatronOption& option : MegatronOptions()) {
+      if (option.name.size() <= name.size() + kMostMore &&
+          name.size() <= option.name.size() + kMostMore) {
+        names.push_back(option.name);
+      }
+    }
+    return NearestName(name, names);
+  }
+
   static std::string Shown(std::string_view text) { return Printable(text, kMostNameShown); }
   static std::string At(int line, std::string_view option, std::string_view what) {
     const std::string shown = option.empty() ? std::string() : Shown(option) + ": ";
@@ -332,7 +349,6 @@ class Interpreter {
     Mistake(LineOf(option), option, what);
   }
   void Warn(int line, std::string_view option, std::string_view what) {
-    constexpr std::size_t kMostWarnings = 100;
     if (run_.warnings.size() < kMostWarnings) run_.warnings.push_back(At(line, option, what));
   }
   void Warn(std::string_view option, std::string_view what) { Warn(LineOf(option), option, what); }
@@ -555,11 +571,9 @@ class Interpreter {
     m.position_embedding = PositionEmbedding::kLearned;
     if (type == "rope" || type == "mrope" || Has("--use-rotary-position-embeddings")) {
       m.position_embedding = PositionEmbedding::kRope;
-    } else if (type == "none") {
-      m.position_embedding = PositionEmbedding::kNone;
     } else if (type == "relative") {
       Mistake("--position-embedding-type", "relative positions are not modelled");
-    } else if (Has("--no-position-embedding")) {
+    } else if (type == "none" || Has("--no-position-embedding")) {
       m.position_embedding = PositionEmbedding::kNone;
     }
   }
@@ -817,8 +831,9 @@ class Interpreter {
     if (has_first || has_last) {
       const int others = p.pipeline - (has_first ? 1 : 0) - (has_last ? 1 : 0);
       const std::int64_t rest = layers - first - last;
-      if (others < 0 || rest < 0 || (others == 0 ? rest != 0 : rest % (others * v) != 0) ||
-          first % v != 0 || last % v != 0) {
+      if (others < 0 || rest < 0 ||
+          (others == 0 ? rest != 0 : rest % (std::int64_t{others} * v) != 0) || first % v != 0 ||
+          last % v != 0) {
         Mistake(has_first ? "--decoder-first-pipeline-num-layers"
                           : "--decoder-last-pipeline-num-layers",
                 fmt::format("the other {} layers cannot be divided evenly", rest));
@@ -1050,7 +1065,9 @@ Job PlacedOn(const ImportedRun& run, std::int64_t gpus, std::vector<std::string>
   }
   p.data = int(double(gpus) / model_ranks);
   if (job.training.global_batch_size == 0) {
-    job.training.global_batch_size = std::int64_t{p.micro_batch_size} * p.data;  // as Megatron does
+    const std::int64_t replica =
+        run.batch_per_replica > 0 ? run.batch_per_replica : std::int64_t{p.micro_batch_size};
+    job.training.global_batch_size = replica * p.data;  // as the frameworks do
   }
   if (run.optimizer_instances > 1) {
     const std::int64_t ranks = std::int64_t{p.data} * p.context;

@@ -28,6 +28,8 @@ struct ImportedRun {
   Job job;  // model (unless it was not asked for), training and plan; data parallel is open
   std::optional<std::int64_t> gpus;      // as its launcher says
   std::int64_t optimizer_instances = 1;  // copies of the sharded optimizer
+  // Sequences of a replica in a step, where the global batch is left open; 0: a micro-batch.
+  std::int64_t batch_per_replica = 0;
   std::vector<std::string> warnings;
   std::vector<std::string> ignored;  // options without effect here, in their order
 };

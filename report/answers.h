@@ -12,6 +12,7 @@
 #include "planner/job.h"
 #include "planner/remedies.h"
 #include "planner/search.h"
+#include "planner/sensitivity.h"
 #include "report/export.h"
 
 namespace millwright {
@@ -36,8 +37,9 @@ struct PlanAnswer {
   std::string why_not;  // where there is no plan, not even one that does not fit
   std::optional<Explanation> explanation;
   std::optional<Exported> exported;  // of the best plan
-  double search_seconds = 0;         // wall time, the only part that differs between runs
-  double simulate_seconds = 0;       // of it
+  std::optional<SensitivityAnswer> sensitivity;
+  double search_seconds = 0;    // wall time, the only part that differs between runs
+  double simulate_seconds = 0;  // of it
   int threads = 0;
 
   const std::vector<Contender>& plans() const { return contenders.plans; }

@@ -175,6 +175,23 @@ Json ToJson(const Exported& exported) {
   return {{"files", std::move(files)}, {"unexpressed", std::move(unexpressed)}};
 }
 
+Json ToJson(const SensitivityAnswer& answer, const ModelConfig& model) {
+  const auto plan = [&](const std::optional<RankedPlan>& p) {
+    if (!p) return Json(nullptr);
+    return Json{{"step_time_s", p->step.value},
+                {"peak_bytes", p->peak.value},
+                {"plan", ToJson(p->plan, model)}};
+  };
+  Json resources = Json::array();
+  for (const Sensitivity& s : answer.resources) {
+    resources.push_back(
+        {{"name", s.name}, {"value", s.value}, {"more", plan(s.more)}, {"less", plan(s.less)}});
+  }
+  return {{"step", kSensitivityStep},
+          {"estimate_step_time_s", answer.now.step.value},
+          {"resources", std::move(resources)}};
+}
+
 // Names come from files, and files may hold anything: what is not UTF-8 is replaced.
 std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
@@ -237,6 +254,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     json["explain"] = std::move(one);
   }
   if (answer.exported) json["export"] = ToJson(*answer.exported);
+  if (answer.sensitivity) json["sensitivity"] = ToJson(*answer.sensitivity, answer.job.model);
   json["timing"] = {{"search_s", answer.search_seconds},
                     {"simulate_s", answer.simulate_seconds},
                     {"threads", answer.threads}};
@@ -380,6 +398,32 @@ std::string SimulationJson(const Job& job, const Simulation& s) {
   json["plan"] = ToJson(s.plan());
   json["timing"] = {{"simulate_s", s.seconds}};
   return Dump(json);
+}
+
+std::string SweepJson(const SweepAnswer& answer) {
+  Json points = Json::array();
+  for (const SweepRow& row : answer.rows) {
+    Json at = Json::object();
+    for (std::size_t i = 0; i < row.at.size(); ++i) at[answer.axes[i].name] = row.at[i];
+    Json one = {{"at", std::move(at)},
+                {"fits", row.fits},
+                {"reason", row.reason.empty() ? Json(nullptr) : Json(row.reason)},
+                {"step_time_s", nullptr},
+                {"plan", nullptr}};
+    if (row.plan) {
+      one["step_time_s"] = row.plan->step().value;
+      one["estimate_step_time_s"] = row.plan->estimate.step.value;
+      one["simulated"] = row.plan->simulated.has_value();
+      one["tokens_per_s_per_gpu"] = row.tokens_per_second_per_gpu();
+      one["mfu"] = row.mfu();
+      one["peak_bytes"] = row.plan->peak().value;
+      one["plan"] = ToJson(row.plan->estimate.plan);
+    }
+    points.push_back(std::move(one));
+  }
+  return Dump({{"own_plan", answer.own_plan},
+               {"points", std::move(points)},
+               {"timing", {{"sweep_s", answer.seconds}}}});
 }
 
 std::string RunJson(const RunAnswer& answer) {

@@ -12,6 +12,7 @@
 #include "report/answers.h"
 #include "report/run_text.h"
 #include "report/simulation.h"
+#include "report/sweep_text.h"
 
 namespace millwright {
 
@@ -23,6 +24,7 @@ std::string EstimateJson(const Job& job, const Estimate& estimate,
 std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
                                  const std::vector<std::string>& warnings);
 
+std::string SweepJson(const SweepAnswer& answer);
 std::string RunJson(const RunAnswer& answer);
 std::string SimulationJson(const Job& job, const Simulation& simulation);
 // `compare`: schedules of one job, and jobs.

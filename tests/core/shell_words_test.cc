@@ -115,7 +115,7 @@ TEST(ShellWords, GrowOnlySoFar) {
     ReadShell("test.sh", text);
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("variables expand to more than a megabyte"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("holds more than a megabyte of words, expanded"));
   }
   std::string nested = "f ";
   for (int i = 0; i < 100; ++i) nested += "${A:-";

@@ -100,8 +100,10 @@ TEST(MegatronArgs, AStringOfOptionsUnderSlurm) {
   EXPECT_EQ(p.zero, 1);
   EXPECT_THAT(p.recompute.modules,
               ElementsAre(RecomputeModule::kCoreAttn, RecomputeModule::kLayerNorm));
-  EXPECT_THAT(run.warnings, ElementsAre("line 21: --seqence-length: is no option of Megatron-LM; "
-                                        "did you mean \"--seq-length\"?; left out"));
+  EXPECT_THAT(
+      run.warnings,
+      ElementsAre("left out: line 21: --seqence-length: is no option of Megatron-LM; did you "
+                  "mean \"--seq-length\"?"));
   std::vector<std::string> problems;
   const Job job = PlacedOn(run, 64, problems);
   EXPECT_EQ(job.parallel.data, 8);  // 64 / (2 x 4)
