@@ -401,7 +401,7 @@ std::string RunJson(const RunAnswer& answer) {
                     {"bytes", one.bytes}});
   }
   for (const RankOfRun& one : outcome.ranks) {
-    ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}});
+    ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}, {"peak_bytes", one.peak}});
     rank_times.push_back(
         {{"rank", one.rank}, {"operators_s", one.busy.value}, {"step_s", one.step.value}});
   }

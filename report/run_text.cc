@@ -61,12 +61,14 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
   TextTable table;
   table.Column("Rank");
   table.Column("sent");
+  table.Column("tensors, peak");
   table.Column("in operators");
   table.Column("step");
   for (std::size_t i = 0; i < std::min(outcome.ranks.size(), kMost); ++i) {
     const RankOfRun& rank = outcome.ranks[i];
     table.Row({std::to_string(rank.rank), FormatPayload(Bytes(double(rank.sent))),
-               FormatSeconds(rank.busy), FormatSeconds(rank.step)});
+               FormatPayload(Bytes(double(rank.peak))), FormatSeconds(rank.busy),
+               FormatSeconds(rank.step)});
   }
   std::string text = table.Text(style);
   if (outcome.ranks.size() > kMost) {

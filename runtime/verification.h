@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/units.h"
+#include "runtime/backend.h"
 #include "runtime/communicator.h"
-#include "runtime/exchange.h"
 #include "runtime/workload.h"
 
 namespace millwright {
@@ -54,6 +54,7 @@ struct SentBytes {
 struct RankOfRun {
   int rank = 0;
   std::int64_t sent = 0;  // bytes of the last step
+  std::int64_t peak = 0;  // bytes of all tensors at once
   Seconds busy;           // in operators, collectives and their waiting included
   Seconds step;           // the last
 };
@@ -72,6 +73,10 @@ struct RunOutcome {
 };
 
 // Every rank calls it with the same workload and options; ConfigError where they differ.
+// Messages beside the steps themselves go over the communicator, of the backend's ranks.
+RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
+                    Backend& backend);
+// On the CPU backend.
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
                     Communicator& communicator);
 
