@@ -413,7 +413,7 @@ std::string RunJson(const RunAnswer& answer) {
                {"sent", std::move(sent)},
                {"ranks", std::move(ranks)},
                {"dtype", std::string(Name(answer.options.type))},
-               {"backend", answer.backend == RunBackend::kMpi ? "mpi" : "threads"},
+               {"backend", std::string(Name(answer.backend))},
                {"warnings", answer.warnings},
                {"question", QuestionJson(answer.job)},
                {"plan", ToJson(answer.job.parallel)},

@@ -11,14 +11,25 @@
 namespace millwright {
 namespace {
 
+std::string_view InBrackets(RunBackend backend) {
+  switch (backend) {
+    case RunBackend::kMpi:
+      return "(MPI)";
+    case RunBackend::kThreads:
+      return "(threads)";
+    case RunBackend::kCuda:
+      return "(CUDA)";
+  }
+  return "";
+}
+
 std::string Sentence(const RunAnswer& answer) {
   const RunOutcome& outcome = answer.outcome;
   const ParallelConfig& plan = answer.job.parallel;
   std::string text = fmt::format(
       "Executed {} under {} on {} {} in {}: {}, loss {:.6f}", ShortName(plan),
-      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"),
-      answer.backend == RunBackend::kMpi ? "(MPI)" : "(threads)", Name(answer.options.type),
-      Counted(answer.options.steps, "step"), outcome.losses.front());
+      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"), InBrackets(answer.backend),
+      Name(answer.options.type), Counted(answer.options.steps, "step"), outcome.losses.front());
   if (outcome.losses.size() > 1) text += fmt::format(" to {:.6f}", outcome.losses.back());
   text += fmt::format(", {} a step.", FormatSeconds(outcome.seconds.back()));
   if (!answer.options.verify) return text + " Not verified (--verify).";
@@ -78,6 +89,18 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
 }
 
 }  // namespace
+
+std::string_view Name(RunBackend backend) {
+  switch (backend) {
+    case RunBackend::kMpi:
+      return "mpi";
+    case RunBackend::kThreads:
+      return "threads";
+    case RunBackend::kCuda:
+      return "cuda";
+  }
+  return "";
+}
 
 std::string RunText(const RunAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(Sentence(answer), style.width, 0), style) + "\n\n" +

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "planner/job.h"
@@ -12,7 +13,9 @@
 
 namespace millwright {
 
-enum class RunBackend { kMpi, kThreads };
+// Ranks are processes that MPI joins, threads, or processes with a GPU each.
+enum class RunBackend { kMpi, kThreads, kCuda };
+std::string_view Name(RunBackend backend);  // "mpi"
 
 struct RunAnswer {
   Job job;

@@ -1,9 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/backend.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace millwright {
+
+std::string_view Name(ElementType type) {
+  switch (type) {
+    case ElementType::kFp64:
+      return "fp64";
+    case ElementType::kFp32:
+      return "fp32";
+    case ElementType::kBf16:
+      return "bf16";
+  }
+  return "";
+}
 
 void Backend::Collective(std::string_view name, CollectiveKind kind, const RankGroup& group,
                          View data, Reduction reduction) {
@@ -20,6 +34,12 @@ void Backend::AllToAll(std::string_view name, const RankGroup& group, ConstView 
   }
   const std::int64_t sent = CarryAllToAll(group, out, in);
   calls_.push_back({name, CollectiveKind::kAllToAll, group.stride, group.ranks, out.size(), sent});
+}
+
+void Backend::Shift(std::string_view name, const RankGroup& group, ConstView out, View in) {
+  MILLWRIGHT_CHECK(out.size() == in.size() && group.ranks > 1);
+  CarryShift(group, out, in);
+  calls_.push_back({name, CollectiveKind::kSendRecv, 1, 1, out.size(), out.bytes()});
 }
 
 void Backend::Send(std::string_view name, int to, int tag, Tensor message) {

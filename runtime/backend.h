@@ -10,18 +10,25 @@
 // runtime/cuda (cuBLASLt, own kernels, NCCL).
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "cost_models/collectives.h"
+#include "core/units.h"
+#include "cost_models/collective_curve.h"
 #include "runtime/operation.h"
 #include "runtime/rank_group.h"
 
 namespace millwright {
+
+// A device failed: the call, and what its library says of it.  Exit code 4.
+struct GpuError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 // One call as this rank made it.  `elements` count as the payload of cost_models/collectives does:
 // of an all-gather and a reduce-scatter the whole buffer, of a send-recv the message.
@@ -59,9 +66,22 @@ class Backend {
                   Reduction reduction = Reduction::kSum);
   // Block i of `out` goes to member i, whose block comes to `in`.
   void AllToAll(std::string_view name, const RankGroup& group, ConstView out, View in);
+  // `out` goes to the next member, the last one's to the first, and `in` comes from the one before.
+  void Shift(std::string_view name, const RankGroup& group, ConstView out, View in);
   // Messages of one tag between two ranks keep their order.
   void Send(std::string_view name, int to, int tag, Tensor message);
   virtual void Receive(int from, int tag, View message) = 0;
+  // Before a step: the tags of the messages that a rank will send to this one, in its order.  They
+  // are equally long; more may come after them.
+  virtual void Expect(int from, std::vector<int> tags) = 0;
+
+  // Waits until everything is done.
+  virtual void Synchronize() = 0;
+  // A moment between what was called before and after, and when it was; once all is done.
+  using Mark = std::size_t;
+  virtual Mark MarkTime() = 0;
+  virtual Seconds Between(Mark start, Mark end) const = 0;
+  virtual void ForgetMarks() = 0;
 
   const std::vector<ExecutedCall>& calls() const { return calls_; }
   void ForgetCalls() { calls_.clear(); }
@@ -73,6 +93,7 @@ class Backend {
   virtual std::int64_t Carry(CollectiveKind kind, const RankGroup& group, View data,
                              Reduction reduction) = 0;
   virtual std::int64_t CarryAllToAll(const RankGroup& group, ConstView out, View in) = 0;
+  virtual void CarryShift(const RankGroup& group, ConstView out, View in) = 0;
   virtual void CarrySend(int to, int tag, Tensor message) = 0;
   // Never of zero bytes.  What is in it is undefined.
   virtual std::byte* Allocate(std::int64_t bytes) = 0;

@@ -73,12 +73,10 @@ ConstView ContextAttention::PositionsAfter(int step) const {
 
 // Sends two tensors of one shape, one after the other in `block`, to the next rank of the ring;
 // what came from the one before.
-Tensor ContextAttention::PassOn(const Operator& ring_exchange, Tensor block) {
+Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) {
   MILLWRIGHT_CHECK(double(block.size()) * kActivationWidth == ring_exchange.payload.value);
-  const int c = groups_.context.ranks, own = groups_.place.context;
-  Tensor arrived(backend_, block.rows(), block.cols());
-  backend_.Send(ring_exchange.name, groups_.context.member((own + 1) % c), 0, std::move(block));
-  backend_.Receive(groups_.context.member((own + c - 1) % c), 0, arrived);
+  Tensor arrived(backend_, block.rows, block.cols);
+  backend_.Shift(ring_exchange.name, groups_.context, block, arrived);
   return arrived;
 }
 
@@ -107,7 +105,7 @@ void ContextAttention::Attend(const Unit& unit, Saved& saved) {
     backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
     backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
     for (int step = 1; step < groups_.context.ranks; ++step) {
-      block = PassOn(exchange, std::move(block));
+      block = PassOn(exchange, block);
       attend(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
              device_positions(), PositionsAfter(step));
     }
@@ -126,20 +124,24 @@ void ContextAttention::Attend(const Unit& unit, Saved& saved) {
 }
 
 void ContextAttention::AttendBackward(const Unit& unit, ConstView doutput, Saved& saved) {
+  const AttentionLayout layout = LayoutOf(saved.q, saved.k);
   const std::int64_t key_rows = saved.k.rows();
+  Tensor row_sums(backend_, saved.q.rows(), layout.heads, Element::kSum);
+  backend_.Run(compute::AttentionRowSums{
+      .layout = layout, .output = saved.attended, .doutput = doutput, .sums = row_sums});
   saved.dq = Tensor::Zeros(backend_, saved.q.rows(), saved.q.cols());
   saved.dk = Tensor::Zeros(backend_, key_rows, saved.k.cols());
   saved.dv = Tensor::Zeros(backend_, key_rows, saved.v.cols());
   const auto add = [&](ConstView k, ConstView v, ConstView queries, ConstView keys, View dk,
                        View dv) {
-    backend_.Run(compute::AttentionGradient{.layout = LayoutOf(saved.q, saved.k),
+    backend_.Run(compute::AttentionGradient{.layout = layout,
                                             .q = saved.q,
                                             .k = k,
                                             .v = v,
                                             .query_positions = queries,
                                             .key_positions = keys,
-                                            .output = saved.attended,
                                             .log_sum = saved.log_sum,
+                                            .row_sums = row_sums,
                                             .doutput = doutput,
                                             .dq = saved.dq,
                                             .dk = dk,
@@ -158,11 +160,11 @@ void ContextAttention::AttendBackward(const Unit& unit, ConstView doutput, Saved
   backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
   Tensor gradient = Tensor::Zeros(backend_, 2 * key_rows, saved.k.cols());
   for (int step = 1; step < groups_.context.ranks; ++step) {
-    block = PassOn(exchange, std::move(block));
+    block = PassOn(exchange, block);
     add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows), device_positions(),
         PositionsAfter(step), gradient.view().Rows(0, key_rows),
         gradient.view().Rows(key_rows, key_rows));
-    gradient = PassOn(exchange, std::move(gradient));
+    gradient = PassOn(exchange, gradient);
   }
   backend_.Run(compute::Add{.from = gradient.view().Rows(0, key_rows), .to = saved.dk});
   backend_.Run(compute::Add{.from = gradient.view().Rows(key_rows, key_rows), .to = saved.dv});

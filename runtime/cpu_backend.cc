@@ -79,8 +79,26 @@ std::int64_t CpuBackend<T>::CarryAllToAll(const RankGroup& group, ConstView out,
 }
 
 template <class T>
+void CpuBackend<T>::CarryShift(const RankGroup& group, ConstView out, View in) {
+  const int n = group.ranks, own = IndexIn(group, rank());
+  exchange_.Send(group.member((own + 1) % n), 0, Values<T>(out));
+  exchange_.Receive(group.member((own + n - 1) % n), 0, Values<T>(in));
+}
+
+template <class T>
 void CpuBackend<T>::CarrySend(int to, int tag, Tensor message) {
   exchange_.Send(to, tag, Values<T>(ConstView(message)));
+}
+
+template <class T>
+auto CpuBackend<T>::MarkTime() -> Mark {
+  marks_.push_back(std::chrono::steady_clock::now());
+  return marks_.size() - 1;
+}
+
+template <class T>
+Seconds CpuBackend<T>::Between(Mark start, Mark end) const {
+  return Seconds(std::chrono::duration<double>(marks_[end] - marks_[start]).count());
 }
 
 template <class T>

@@ -7,6 +7,8 @@
 // is a NaN), so that what reads before it writes is found by what comes out.
 #pragma once
 
+#include <chrono>
+
 #include "runtime/backend.h"
 #include "runtime/communicator.h"
 #include "runtime/exchange.h"
@@ -25,17 +27,24 @@ class CpuBackend final : public Backend {
   void Upload(std::span<const std::int32_t> from, View to) override;
   std::vector<double> Download(ConstView from) override;
   void Receive(int from, int tag, View message) override;
+  void Expect(int, std::vector<int>) override {}  // messages are found by their tags
+  void Synchronize() override {}
+  Mark MarkTime() override;
+  Seconds Between(Mark start, Mark end) const override;
+  void ForgetMarks() override { marks_.clear(); }
 
  protected:
   std::int64_t Carry(CollectiveKind kind, const RankGroup& group, View data,
                      Reduction reduction) override;
   std::int64_t CarryAllToAll(const RankGroup& group, ConstView out, View in) override;
+  void CarryShift(const RankGroup& group, ConstView out, View in) override;
   void CarrySend(int to, int tag, Tensor message) override;
   std::byte* Allocate(std::int64_t bytes) override;
   void Free(std::byte* data, std::int64_t bytes) noexcept override;
 
  private:
   Exchange exchange_;
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 }  // namespace millwright

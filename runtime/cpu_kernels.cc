@@ -8,7 +8,6 @@
 #include <numbers>
 #include <span>
 #include <variant>
-#include <vector>
 
 #include "core/check.h"
 
@@ -329,22 +328,26 @@ void Compute(const compute::FinishAttention& op) {
 }
 
 template <class T>
+void Compute(const compute::AttentionRowSums& op) {
+  const Matrix<const T> output = Of<T>(op.output), doutput = Of<T>(op.doutput);
+  const Matrix<T> sums = Of<T>(op.sums);
+  const std::int64_t e = op.layout.head_size;
+  for (std::int64_t r = 0; r < output.rows; ++r) {
+    for (int h = 0; h < op.layout.heads; ++h) {
+      sums.row(r)[h] = Dot(doutput.row(r) + h * e, output.row(r) + h * e, e);
+    }
+  }
+}
+
+template <class T>
 void Compute(const compute::AttentionGradient& op) {
   const std::int64_t e = op.layout.head_size;
   const int heads = op.layout.heads, groups = op.layout.groups;
   const T scale = T(op.layout.scale);
   const Matrix<const T> q = Of<T>(op.q), k = Of<T>(op.k), v = Of<T>(op.v),
-                        output = Of<T>(op.output), log_sum = Of<T>(op.log_sum),
+                        log_sum = Of<T>(op.log_sum), row_sums = Of<T>(op.row_sums),
                         doutput = Of<T>(op.doutput);
   const Matrix<T> dq = Of<T>(op.dq), dk = Of<T>(op.dk), dv = Of<T>(op.dv);
-  // Row sums of the softmax times its gradient.
-  std::vector<T> row_sums(std::size_t(q.rows * heads));
-  const Matrix<T> along{row_sums.data(), q.rows, heads};
-  for (std::int64_t r = 0; r < q.rows; ++r) {
-    for (int h = 0; h < heads; ++h) {
-      along.row(r)[h] = Dot(doutput.row(r) + h * e, output.row(r) + h * e, e);
-    }
-  }
   ForRows(op.layout, Indices(op.query_positions), Indices(op.key_positions),
           [&](std::int64_t i, std::int64_t j) {
             for (int h = 0; h < heads; ++h) {
@@ -353,7 +356,7 @@ void Compute(const compute::AttentionGradient& op) {
                       *value = v.row(j) + group * e;
               const T* up = doutput.row(i) + h * e;
               const T weight = std::exp(scale * Dot(query, key, e) - log_sum.row(i)[h]);
-              const T dscore = weight * (Dot(up, value, e) - along.row(i)[h]) * scale;
+              const T dscore = weight * (Dot(up, value, e) - row_sums.row(i)[h]) * scale;
               T *dquery = dq.row(i) + h * e, *dkey = dk.row(j) + group * e,
                 *dvalue = dv.row(j) + group * e;
               for (std::int64_t c = 0; c < e; ++c) {

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "core/check.h"
 #include "cost_models/operators.h"
+#include "runtime/pipeline_messages.h"
 
 namespace millwright {
 
@@ -53,11 +55,6 @@ int Execution::RankOnPipeline(int pipeline) const {
   const ParallelConfig& p = workload_.parallel;
   const int plane = p.tensor * p.context * p.data;
   return backend_.rank() % plane + pipeline * plane;
-}
-
-int Execution::Tag(bool forward, const Pass& pass, int to_stage) const {
-  const PipelineSchedule& s = workload_.schedule;
-  return 1 + ((forward ? 0 : s.stages()) + to_stage) * s.micro_batches + pass.micro_batch;
 }
 
 // --- Steps of a pass
@@ -107,16 +104,10 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
 
 Execution::Run Execution::StartPass(const Pass& pass) {
   Run run{.state = {.pass = pass}, .steps = StepsOf(pass)};
-  const PipelineSchedule& schedule = workload_.schedule;
-  const bool forward = pass.kind == PassKind::kForward;
-  const bool from_outside =
-      forward ? !schedule.first_of_direction(pass.stage)
-              : pass.kind != PassKind::kBackwardWeight && !schedule.last_of_direction(pass.stage);
-  if (!from_outside) return run;
-  const int tag = Tag(forward, pass, pass.stage);
-  const int from = schedule.rank_of_stage[std::size_t(forward ? pass.stage - 1 : pass.stage + 1)];
-  if (from == groups_.place.pipeline) {
-    const auto handed_on = handed_on_.find(tag);
+  const std::optional<PipelineMessage> message = AwaitedBy(workload_.schedule, pass);
+  if (!message) return run;
+  if (message->peer == groups_.place.pipeline) {
+    const auto handed_on = handed_on_.find(message->tag);
     MILLWRIGHT_CHECK(handed_on != handed_on_.end());
     run.state.flow = std::move(handed_on->second);
     handed_on_.erase(handed_on);
@@ -126,24 +117,17 @@ Execution::Run Execution::StartPass(const Pass& pass) {
   run.state.flow = Tensor(
       backend_, workload_.parallel.sequence_parallel ? tokens / groups_.tensor.ranks : tokens,
       workload_.model.hidden_size);
-  backend_.Receive(RankOnPipeline(from), tag, run.state.flow);
+  backend_.Receive(RankOnPipeline(message->peer), message->tag, run.state.flow);
   return run;
 }
 
 void Execution::EndPass(Run& run) {
-  const PipelineSchedule& schedule = workload_.schedule;
-  const Pass& pass = run.state.pass;
-  const bool forward = pass.kind == PassKind::kForward;
-  const bool to_outside =
-      forward ? !schedule.last_of_direction(pass.stage)
-              : pass.kind != PassKind::kBackwardWeight && !schedule.first_of_direction(pass.stage);
-  if (!to_outside) return;
-  const int stage = forward ? pass.stage + 1 : pass.stage - 1;
-  const int to = schedule.rank_of_stage[std::size_t(stage)];
-  if (to == groups_.place.pipeline) {
-    handed_on_[Tag(forward, pass, stage)] = std::move(run.state.flow);
+  const std::optional<PipelineMessage> message = SentBy(workload_.schedule, run.state.pass);
+  if (!message) return;
+  if (message->peer == groups_.place.pipeline) {
+    handed_on_[message->tag] = std::move(run.state.flow);
   } else {
-    backend_.Send("send", RankOnPipeline(to), Tag(forward, pass, stage), std::move(run.state.flow));
+    backend_.Send("send", RankOnPipeline(message->peer), message->tag, std::move(run.state.flow));
   }
 }
 
@@ -175,7 +159,7 @@ void Execution::TakeStep(Run& run) {
       break;
   }
   Saved& saved = saved_[key];
-  const Seconds start = Now();
+  const Backend::Mark start = backend_.MarkTime();
   switch (step.part) {
     case Part::kForward:
       operators_.Forward(unit, step.op, run.state, saved);
@@ -203,9 +187,8 @@ void Execution::TakeStep(Run& run) {
                        .stage = unit.stage,
                        .micro_batch = run.state.pass.micro_batch,
                        .pass = run.state.pass.kind,
-                       .recomputed = step.part == Part::kRecompute,
-                       .start = start,
-                       .end = Now()});
+                       .recomputed = step.part == Part::kRecompute});
+  marks_.emplace_back(start, backend_.MarkTime());
 }
 
 void Execution::RunPass(const Pass& pass) {
@@ -231,8 +214,15 @@ void Execution::RunTogether(const Pass& a, const Pass& b) {
 double Execution::ComputeGradients(int step) {
   backend_.ForgetCalls();
   executed_.clear();
-  begin_ = std::chrono::steady_clock::now();
+  marks_.clear();
+  backend_.ForgetMarks();
+  begin_ = backend_.MarkTime();
   operators_.StartStep(step);
+  for (int peer = 0; peer < workload_.schedule.pipeline; ++peer) {
+    if (peer == groups_.place.pipeline) continue;
+    backend_.Expect(RankOnPipeline(peer),
+                    TagsBetween(workload_.schedule, peer, groups_.place.pipeline));
+  }
   for (Unit& unit : units_) {
     backend_.Run(compute::Fill{.to = unit.gradients, .value = 0});
     backend_.Run(compute::Fill{.to = unit.shard_gradients, .value = 0});
@@ -258,7 +248,12 @@ double Execution::ComputeGradients(int step) {
   Tensor sum(backend_, 1, 1, Element::kSum);
   backend_.Upload(std::span(&loss, 1), sum);
   backend_.Collective("loss", CollectiveKind::kAllReduce, groups_.everyone, sum);
-  return backend_.Download(sum).front();
+  const double mean = backend_.Download(sum).front();
+  for (std::size_t i = 0; i < executed_.size(); ++i) {
+    executed_[i].start = backend_.Between(begin_, marks_[i].first);
+    executed_[i].end = backend_.Between(begin_, marks_[i].second);
+  }
+  return mean;
 }
 
 // Adds the sum over data-parallel ranks of what has come together to this rank's share.
@@ -311,19 +306,21 @@ void Execution::SumCopies(Unit& unit) {
 // micro-batches.
 void Execution::ExchangeTwins() {
   const PipelineSchedule& schedule = workload_.schedule;
-  const int first_tag = 1 + 2 * schedule.stages() * schedule.micro_batches;
   const auto twin_of = [&](const Unit& unit) {
-    const int stage = (unit.stage + schedule.stages_per_direction()) % schedule.stages();
-    return RankOnPipeline(schedule.rank_of_stage[std::size_t(stage)]);
+    return RankOnPipeline(TwinOf(schedule, unit.stage));
   };
-  for (const Unit& unit : units_) {
-    backend_.Send("exchange copies' gradients", twin_of(unit), first_tag + unit.layer + 1,
-                  Tensor::CopyOf(backend_, unit.shard_gradients));
+  // In one order on both sides.
+  std::vector<Unit*> units;
+  for (Unit& unit : units_) units.push_back(&unit);
+  std::ranges::sort(units, {}, &Unit::layer);
+  for (const Unit* unit : units) {
+    backend_.Send("exchange copies' gradients", twin_of(*unit), TwinTag(schedule, unit->layer),
+                  Tensor::CopyOf(backend_, unit->shard_gradients));
   }
-  for (Unit& unit : units_) {
-    Tensor other(backend_, 1, unit.shard_gradients.size(), Element::kSum);
-    backend_.Receive(twin_of(unit), first_tag + unit.layer + 1, other);
-    backend_.Run(compute::Add{.from = other, .to = unit.shard_gradients});
+  for (Unit* unit : units) {
+    Tensor other(backend_, 1, unit->shard_gradients.size(), Element::kSum);
+    backend_.Receive(twin_of(*unit), TwinTag(schedule, unit->layer), other);
+    backend_.Run(compute::Add{.from = other, .to = unit->shard_gradients});
   }
 }
 

@@ -20,7 +20,6 @@
 // holds all other calls of every rank to the simulated step's, byte for byte.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -119,11 +118,6 @@ class Execution {
     return workload_.parallel.zero == 2 || sharded(unit);
   }
   int RankOnPipeline(int pipeline) const;
-  int Tag(bool forward, const Pass& pass, int to_stage) const;
-  Seconds Now() const {
-    return Seconds(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count());
-  }
 
   const Workload& workload_;
   Backend& backend_;
@@ -133,7 +127,8 @@ class Execution {
   std::map<std::pair<const Unit*, int>, Saved> saved_;  // by unit and micro-batch
   std::map<int, Tensor> handed_on_;                     // by tag, between stages of this rank
   std::vector<ExecutedOperator> executed_;
-  std::chrono::steady_clock::time_point begin_;
+  std::vector<std::pair<Backend::Mark, Backend::Mark>> marks_;  // of these
+  Backend::Mark begin_ = 0;
   int updates_ = 0;
 };
 

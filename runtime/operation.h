@@ -10,12 +10,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 #include <variant>
 
 #include "core/model.h"
 
 namespace millwright {
+
+// What a backend computes in.  With BF16, what is added up is FP32.
+enum class ElementType : std::uint8_t { kFp64, kFp32, kBf16 };
+std::string_view Name(ElementType type);  // "fp64"
 
 // What a number is for; how wide it is then, the backend decides.
 enum class Element : std::uint8_t {
@@ -164,10 +169,17 @@ struct FinishAttention {
   ConstView accumulated, maximum, sum;
   View output, log_sum;
 };
+// Of each query's row and head the sum of output x its gradient, which is that of the softmax x its
+// gradient.
+struct AttentionRowSums {
+  AttentionLayout layout;
+  ConstView output, doutput;
+  View sums;
+};
 // What one block of keys and values has to do with the gradients.
 struct AttentionGradient {
   AttentionLayout layout;
-  ConstView q, k, v, query_positions, key_positions, output, log_sum, doutput;
+  ConstView q, k, v, query_positions, key_positions, log_sum, row_sums, doutput;
   View dq, dk, dv;  // +=
 };
 
@@ -222,8 +234,9 @@ using Operation =
                  compute::LinearInputGradient, compute::LinearWeightGradient, compute::AddBias,
                  compute::AddColumns, compute::RmsNorm, compute::RmsNormGradient, compute::Rope,
                  compute::Activate, compute::ActivationGradient, compute::AttendBlock,
-                 compute::FinishAttention, compute::AttentionGradient, compute::Embed,
-                 compute::EmbeddingGradient, compute::RowMaximum, compute::CrossEntropySums,
-                 compute::TokenLoss, compute::CrossEntropyGradient, compute::AdamUpdate>;
+                 compute::FinishAttention, compute::AttentionRowSums, compute::AttentionGradient,
+                 compute::Embed, compute::EmbeddingGradient, compute::RowMaximum,
+                 compute::CrossEntropySums, compute::TokenLoss, compute::CrossEntropyGradient,
+                 compute::AdamUpdate>;
 
 }  // namespace millwright

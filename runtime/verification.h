@@ -20,11 +20,6 @@
 
 namespace millwright {
 
-enum class ElementType { kFp64, kFp32 };
-inline std::string_view Name(ElementType type) {
-  return type == ElementType::kFp64 ? "fp64" : "fp32";
-}
-
 struct RunOptions {
   ElementType type = ElementType::kFp64;
   int steps = 1;
