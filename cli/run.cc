@@ -18,7 +18,9 @@
 #include "cli/plan_flags.h"
 #include "core/machine_memory.h"
 #include "core/unit_text.h"
+#include "cost_models/layer_cost.h"
 #include "cost_models/operators.h"
+#include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/step_spec.h"
 #include "report/json.h"
@@ -173,12 +175,35 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   return asked;
 }
 
+// Of one micro-batch; what GPUs are expected to need, CPUs have no measurements for.
+std::vector<PredictedOperator> Predicted(const RunAsked& asked) {
+  std::vector<PredictedOperator> predicted;
+  if (asked.backend != RunBackend::kCuda) return predicted;
+  const Job& job = asked.job;
+  const Cluster cluster(job.cluster);
+  const Estimator estimator(job.model, job.training, cluster);
+  const LayerShape shape = ShapeOf(job.parallel, job.training);
+  const LayerPaths paths = estimator.PathsOf(shape);
+  for (const auto& operators : {EmbeddingOperators(job.model, shape, job.training),
+                                LayerOperators(job.model, job.model.layer(0), shape, job.training),
+                                HeadOperators(job.model, shape, job.training)}) {
+    for (const Operator& op : operators) {
+      const OperatorCost cost = CostOfOperator(op, paths, estimator.context());
+      predicted.push_back({.name = std::string(op.name),
+                           .forward = cost.forward.total(),
+                           .backward = cost.backward.total()});
+    }
+  }
+  return predicted;
+}
+
 // What the run says, by the one process that knows.
 int Answer(const RunAsked& asked, const RunOutcome& outcome, Console& console) {
   const RunAnswer answer{.job = asked.job,
                          .options = asked.options,
                          .backend = asked.backend,
                          .outcome = outcome,
+                         .predicted = Predicted(asked),
                          .warnings = asked.warnings};
   console.out << (asked.json ? RunJson(answer) : RunText(answer, console.style));
   return outcome.holds() ? 0 : 1;

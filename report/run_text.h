@@ -17,11 +17,18 @@ namespace millwright {
 enum class RunBackend { kMpi, kThreads, kCuda };
 std::string_view Name(RunBackend backend);  // "mpi"
 
+// What the cost model says of one run of an operator, without what is hidden.
+struct PredictedOperator {
+  std::string name;
+  Seconds forward, backward;
+};
+
 struct RunAnswer {
   Job job;
   RunOptions options;
   RunBackend backend = RunBackend::kMpi;
   RunOutcome outcome;
+  std::vector<PredictedOperator> predicted;  // empty where it says nothing of this machine
   std::vector<std::string> warnings;
 };
 

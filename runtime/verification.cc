@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -224,6 +225,27 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
   }
 }
 
+std::vector<OperatorTime> OperatorTimes(const std::vector<ExecutedOperator>& executed) {
+  std::vector<OperatorTime> times;
+  for (const ExecutedOperator& op : executed) {
+    if (op.recomputed) continue;
+    auto found = std::find_if(times.begin(), times.end(),
+                              [&](const OperatorTime& time) { return time.name == op.name; });
+    if (found == times.end()) {
+      times.push_back({.name = std::string(op.name)});
+      found = std::prev(times.end());
+    }
+    if (op.pass == PassKind::kForward) {
+      ++found->forward_runs;
+      found->forward += op.end - op.start;
+    } else {
+      if (op.pass != PassKind::kBackwardWeight) ++found->backward_runs;
+      found->backward += op.end - op.start;
+    }
+  }
+  return times;
+}
+
 }  // namespace
 
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
@@ -281,6 +303,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   own.peak = backend.peak_bytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
   for (const ExecutedOperator& op : execution.operators()) own.busy += op.end - op.start;
+  if (communicator.rank() == 0) outcome.operators = OperatorTimes(execution.operators());
   CollectSent(execution.calls(), own, communicator, outcome);
   if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
   // In single precision Adam turns the sign of a gradient near zero into a whole step.

@@ -54,12 +54,21 @@ struct RankOfRun {
   Seconds step;           // the last
 };
 
+// One operator of rank 0's lists in the last step: all its runs together, those of a pass that
+// computes it again left out.  Both halves of a split backward are one run.
+struct OperatorTime {
+  std::string name;
+  int forward_runs = 0, backward_runs = 0;
+  Seconds forward, backward;
+};
+
 // What rank 0 knows at the end; on other ranks only `losses` is filled in.
 struct RunOutcome {
   std::vector<double> losses;
   std::vector<Seconds> seconds;  // of each step, on the slowest rank
   std::vector<SentBytes> sent;   // by all ranks in the last step
   std::vector<RankOfRun> ranks;
+  std::vector<OperatorTime> operators;
   std::vector<Agreement> agreements;
   bool holds() const {
     return std::all_of(agreements.begin(), agreements.end(),
