@@ -88,6 +88,16 @@ __device__ S OverBlock(S value) {
   return value;
 }
 
+template <class... Parameters>
+void Start(void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream,
+           std::type_identity_t<Parameters>... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 // --- Moving and adding
 
 template <class Body>
@@ -99,7 +109,7 @@ __global__ void ForEachKernel(std::int64_t elements, Body body) {
 }
 template <class Body>
 void ForEach(std::int64_t elements, cudaStream_t stream, Body body) {
-  if (elements > 0) ForEachKernel<<<Blocks(elements), kThreads, 0, stream>>>(elements, body);
+  if (elements > 0) Start(ForEachKernel<Body>, dim3(Blocks(elements)), stream, elements, body);
 }
 
 // One block for each row.
@@ -109,7 +119,7 @@ __global__ void ForRowsKernel(Body body) {
 }
 template <class Body>
 void ForRows(std::int64_t rows, cudaStream_t stream, Body body) {
-  if (rows > 0) ForRowsKernel<<<unsigned(rows), kThreads, 0, stream>>>(body);
+  if (rows > 0) Start(ForRowsKernel<Body>, dim3(unsigned(rows)), stream, body);
 }
 
 // to[c] += the sum over rows of of(row, c): 32 columns a block, the rows among its warps.
@@ -131,8 +141,8 @@ __global__ void AddColumnsKernel(std::int64_t rows, std::int64_t cols, S* to, Of
 template <class S, class Of>
 void AddColumnsOf(std::int64_t rows, std::int64_t cols, S* to, cudaStream_t stream, Of of) {
   if (rows == 0 || cols == 0) return;
-  AddColumnsKernel<<<unsigned((cols + kWarp - 1) / kWarp), kThreads, 0, stream>>>(rows, cols, to,
-                                                                                  of);
+  Start(AddColumnsKernel<S, Of>, dim3(unsigned((cols + kWarp - 1) / kWarp)), stream, rows, cols, to,
+        of);
 }
 
 template <class T, class S>
@@ -579,12 +589,11 @@ cudaError_t ForHeadSize(std::int64_t head_size, const Launch& launch) {
 template <class V, class S>
 cudaError_t Launch(const compute::AttendBlock& op, cudaStream_t stream) {
   return ForHeadSize(op.layout.head_size, [&](auto each) {
-    AttendKernel<each(), V, S>
-        <<<AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), kThreads,
-           0, stream>>>(ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
-                        Data<std::int32_t>(op.query_positions),
-                        Data<std::int32_t>(op.key_positions), Data<S>(op.output),
-                        Data<S>(op.maximum), Data<S>(op.sum));
+    Start(AttendKernel<each(), V, S>,
+          AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.output), Data<S>(op.maximum), Data<S>(op.sum));
   });
 }
 
@@ -623,18 +632,17 @@ void Launch(const compute::AttentionRowSums& op, cudaStream_t stream) {
 template <class V, class S>
 cudaError_t Launch(const compute::AttentionGradient& op, cudaStream_t stream) {
   return ForHeadSize(op.layout.head_size, [&](auto each) {
-    QueryGradientKernel<each(), V, S>
-        <<<AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), kThreads,
-           0, stream>>>(ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
-                        Data<std::int32_t>(op.query_positions),
-                        Data<std::int32_t>(op.key_positions), Data<S>(op.log_sum),
-                        Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dq));
-    KeyGradientKernel<each(), V, S>
-        <<<AttentionGrid(op.key_positions.size(), op.layout.groups, op.layout.sequences), kThreads,
-           0, stream>>>(ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
-                        Data<std::int32_t>(op.query_positions),
-                        Data<std::int32_t>(op.key_positions), Data<S>(op.log_sum),
-                        Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dk), Data<V>(op.dv));
+    Start(QueryGradientKernel<each(), V, S>,
+          AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.log_sum), Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dq));
+    Start(KeyGradientKernel<each(), V, S>,
+          AttentionGrid(op.key_positions.size(), op.layout.groups, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.log_sum), Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dk),
+          Data<V>(op.dv));
   });
 }
 

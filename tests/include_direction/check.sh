@@ -43,7 +43,7 @@ find "${present[@]}" \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print0 |
     home["gtest/"] = home["gmock/"] = home["benchmark/"] = "^tests/"
     # System headers that are not C++: anything else with a dot or a slash is a library that
     # has not been given a place yet.
-    system_header = "^((sys|netinet|arpa)/[a-z]+|unistd|fcntl|signal|poll|pthread|sched|netdb|dlfcn)\\.h$"
+    system_header = "^((sys|netinet|arpa)/[a-z]+|unistd|ucontext|fcntl|signal|poll|pthread|sched|netdb|dlfcn)\\.h$"
   }
 
   function complain(reason) {
