@@ -13,6 +13,8 @@
 #include "core/check.h"
 #include "core/config_io.h"
 #include "core/mistakes.h"
+#include "runtime/backend.h"
+#include "runtime/communicator.h"
 
 namespace millwright {
 namespace {
@@ -102,6 +104,12 @@ int Run(std::span<const std::string> args, Console& console) {
   } catch (const ConfigError& error) {
     Complain(console.err, error.what());
     return 2;
+  } catch (const GpuError& error) {
+    Complain(console.err, error.what());
+    return 4;
+  } catch (const RankFailure& error) {
+    Complain(console.err, error.what());
+    return 4;
   } catch (const std::bad_alloc&) {
     Complain(console.err, "this machine has too little memory for a cluster or a search this big");
     return 2;

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "core/config_io.h"
+#include "runtime/backend.h"
 #include "runtime/mpi_communicator.h"
 
 int main(int argc, char** argv) {
@@ -27,6 +28,9 @@ int main(int argc, char** argv) {
     return answer;
   } catch (const millwright::ConfigError& error) {
     code = 2;
+    why = error.what();
+  } catch (const millwright::GpuError& error) {
+    code = 4;
     why = error.what();
   } catch (const std::bad_alloc&) {
     code = 2;

@@ -446,11 +446,25 @@ std::string RunJson(const RunAnswer& answer) {
                     {"bytes", one.bytes}});
   }
   for (const RankOfRun& one : outcome.ranks) {
-    ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}});
+    ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}, {"peak_bytes", one.peak}});
     rank_times.push_back(
         {{"rank", one.rank}, {"operators_s", one.busy.value}, {"step_s", one.step.value}});
   }
   for (Seconds step : outcome.seconds) step_times.push_back(step.value);
+  Json operators = Json::array();
+  for (const OperatorTime& time : outcome.operators) {
+    Json one = {{"operator", time.name},
+                {"forward_runs", time.forward_runs},
+                {"forward_s", time.forward.value},
+                {"backward_runs", time.backward_runs},
+                {"backward_s", time.backward.value}};
+    for (const PredictedOperator& predicted : answer.predicted) {
+      if (predicted.name != time.name) continue;
+      one["predicted_forward_s"] = predicted.forward.value;
+      one["predicted_backward_s"] = predicted.backward.value;
+    }
+    operators.push_back(std::move(one));
+  }
   return Dump({{"verified", answer.options.verify},
                {"holds", outcome.holds()},
                {"losses", outcome.losses},
@@ -458,11 +472,14 @@ std::string RunJson(const RunAnswer& answer) {
                {"sent", std::move(sent)},
                {"ranks", std::move(ranks)},
                {"dtype", std::string(Name(answer.options.type))},
-               {"backend", answer.backend == RunBackend::kMpi ? "mpi" : "threads"},
+               {"backend", std::string(Name(answer.backend))},
                {"warnings", answer.warnings},
                {"question", QuestionJson(answer.job)},
                {"plan", ToJson(answer.job.parallel)},
-               {"timing", {{"step_s", std::move(step_times)}, {"ranks", std::move(rank_times)}}}});
+               {"timing",
+                {{"step_s", std::move(step_times)},
+                 {"ranks", std::move(rank_times)},
+                 {"operators", std::move(operators)}}}});
 }
 
 std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison) {

@@ -11,14 +11,25 @@
 namespace millwright {
 namespace {
 
+std::string_view InBrackets(RunBackend backend) {
+  switch (backend) {
+    case RunBackend::kMpi:
+      return "(MPI)";
+    case RunBackend::kThreads:
+      return "(threads)";
+    case RunBackend::kCuda:
+      return "(CUDA)";
+  }
+  return "";
+}
+
 std::string Sentence(const RunAnswer& answer) {
   const RunOutcome& outcome = answer.outcome;
   const ParallelConfig& plan = answer.job.parallel;
   std::string text = fmt::format(
       "Executed {} under {} on {} {} in {}: {}, loss {:.6f}", ShortName(plan),
-      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"),
-      answer.backend == RunBackend::kMpi ? "(MPI)" : "(threads)", Name(answer.options.type),
-      Counted(answer.options.steps, "step"), outcome.losses.front());
+      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"), InBrackets(answer.backend),
+      Name(answer.options.type), Counted(answer.options.steps, "step"), outcome.losses.front());
   if (outcome.losses.size() > 1) text += fmt::format(" to {:.6f}", outcome.losses.back());
   text += fmt::format(", {} a step.", FormatSeconds(outcome.seconds.back()));
   if (!answer.options.verify) return text + " Not verified (--verify).";
@@ -61,12 +72,14 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
   TextTable table;
   table.Column("Rank");
   table.Column("sent");
+  table.Column("tensors, peak");
   table.Column("in operators");
   table.Column("step");
   for (std::size_t i = 0; i < std::min(outcome.ranks.size(), kMost); ++i) {
     const RankOfRun& rank = outcome.ranks[i];
     table.Row({std::to_string(rank.rank), FormatPayload(Bytes(double(rank.sent))),
-               FormatSeconds(rank.busy), FormatSeconds(rank.step)});
+               FormatPayload(Bytes(double(rank.peak))), FormatSeconds(rank.busy),
+               FormatSeconds(rank.step)});
   }
   std::string text = table.Text(style);
   if (outcome.ranks.size() > kMost) {
@@ -75,14 +88,61 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
   return text;
 }
 
+const PredictedOperator* PredictionOf(const RunAnswer& answer, const std::string& name) {
+  const auto found = std::find_if(answer.predicted.begin(), answer.predicted.end(),
+                                  [&](const PredictedOperator& one) { return one.name == name; });
+  return found == answer.predicted.end() ? nullptr : &*found;
+}
+
+std::string OperatorsTable(const RunAnswer& answer, const Style& style) {
+  TextTable table;
+  table.Column("Operator of rank 0, mean of the last step", Align::kLeft);
+  for (const char* title : {"forward", "predicted", "off", "backward", "predicted", "off"}) {
+    table.Column(title);
+  }
+  for (const OperatorTime& time : answer.outcome.operators) {
+    const PredictedOperator* predicted = PredictionOf(answer, time.name);
+    std::vector<std::string> cells{time.name};
+    const auto add = [&](Seconds sum, int runs, Seconds expected) {
+      if (runs == 0) {
+        cells.insert(cells.end(), {"", "", ""});
+        return;
+      }
+      const Seconds mean = sum / runs;
+      cells.push_back(FormatSeconds(mean));
+      const bool known = predicted != nullptr && expected.value > 0;
+      cells.push_back(known ? FormatSeconds(expected) : "");
+      cells.push_back(known ? fmt::format("{:+.0f}%", 100 * (expected / mean - 1)) : "");
+    };
+    add(time.forward, time.forward_runs, predicted == nullptr ? Seconds(0) : predicted->forward);
+    add(time.backward, time.backward_runs, predicted == nullptr ? Seconds(0) : predicted->backward);
+    table.Row(std::move(cells));
+  }
+  return table.Text(style);
+}
+
 }  // namespace
+
+std::string_view Name(RunBackend backend) {
+  switch (backend) {
+    case RunBackend::kMpi:
+      return "mpi";
+    case RunBackend::kThreads:
+      return "threads";
+    case RunBackend::kCuda:
+      return "cuda";
+  }
+  return "";
+}
 
 std::string RunText(const RunAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(Sentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style);
   if (answer.options.verify) text += "\n" + AgreementTable(answer.outcome, style);
   if (!answer.outcome.sent.empty()) text += "\n" + SentTable(answer.outcome, style);
-  return text + "\n" + RanksTable(answer.outcome, style);
+  text += "\n" + RanksTable(answer.outcome, style);
+  if (!answer.predicted.empty()) text += "\n" + OperatorsTable(answer, style);
+  return text;
 }
 
 }  // namespace millwright

@@ -42,6 +42,11 @@ class Post {
     changed_.notify_all();
   }
 
+  bool failed() {
+    const std::lock_guard lock(mutex_);
+    return failure_ != nullptr;
+  }
+  // After all threads have ended.
   const std::exception_ptr& failure() const { return failure_; }
 
  private:
@@ -61,6 +66,9 @@ class ThreadCommunicator final : public Communicator {
   }
   void Receive(int from, int tag, std::span<std::byte> message) override {
     post_.Take(from, rank_, tag, message);
+  }
+  void ThrowIfFailed() override {
+    if (post_.failed()) throw RankFailure("another rank failed");
   }
 
  private:

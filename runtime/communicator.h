@@ -15,7 +15,7 @@
 
 namespace millwright {
 
-// Another rank failed, and what it said.  Exit code 3.
+// Another rank failed, and what is known of it.  Exit code 4.
 struct RankFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -29,6 +29,8 @@ class Communicator {
   virtual void Send(int to, int tag, std::span<const std::byte> message) = 0;
   // Waits for the next message of that sender and tag, which has this size.
   virtual void Receive(int from, int tag, std::span<std::byte> message) = 0;
+  // RankFailure where another rank is known to have failed: for who waits for something else.
+  virtual void ThrowIfFailed() {}
 };
 
 // Runs `body` as `ranks` ranks, each a thread.  The first exception of one of them ends the wait

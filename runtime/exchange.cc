@@ -12,12 +12,6 @@ constexpr int kCollectiveTag = 0;
 
 }  // namespace
 
-int Exchange::IndexIn(const RankGroup& group) const {
-  const int index = (rank() - group.first) / group.stride;
-  MILLWRIGHT_CHECK(index >= 0 && index < group.ranks && group.member(index) == rank());
-  return index;
-}
-
 Exchange::Program& Exchange::ProgramOf(CollectiveKind kind, int ranks, int index) {
   const std::array<int, 3> key{int(kind), ranks, index};
   const auto known = programs_.find(key);
@@ -46,11 +40,11 @@ Exchange::Program& Exchange::ProgramOf(CollectiveKind kind, int ranks, int index
 }
 
 template <class T>
-void Exchange::InPlace(CollectiveKind kind, std::string_view name, const RankGroup& group,
-                       std::span<T> data, Reduction reduction) {
-  if (group.ranks == 1) return;
+std::int64_t Exchange::InPlace(CollectiveKind kind, const RankGroup& group, std::span<T> data,
+                               Reduction reduction) {
+  if (group.ranks == 1) return 0;
   const auto elements = std::int64_t(data.size());
-  const Program& program = ProgramOf(kind, group.ranks, IndexIn(group));
+  const Program& program = ProgramOf(kind, group.ranks, IndexIn(group, communicator_.rank()));
   const auto block = [&](const Transfer& transfer) {
     const auto [begin, end] = program.plan.RangeOf(transfer.first, elements);
     return data.subspan(std::size_t(begin), std::size_t(end - begin));
@@ -79,35 +73,18 @@ void Exchange::InPlace(CollectiveKind kind, std::string_view name, const RankGro
       }
     }
   }
-  calls_.push_back({name, kind, group.stride, group.ranks, elements, sent});
+  return sent;
 }
 
 template <class T>
-void Exchange::AllReduce(std::string_view name, const RankGroup& group, std::span<T> data,
-                         Reduction reduction) {
-  InPlace(CollectiveKind::kAllReduce, name, group, data, reduction);
-}
-
-template <class T>
-void Exchange::ReduceScatter(std::string_view name, const RankGroup& group, std::span<T> data) {
-  InPlace(CollectiveKind::kReduceScatter, name, group, data, Reduction::kSum);
-}
-
-template <class T>
-void Exchange::AllGather(std::string_view name, const RankGroup& group, std::span<T> data) {
-  InPlace(CollectiveKind::kAllGather, name, group, data, Reduction::kSum);
-}
-
-template <class T>
-void Exchange::AllToAll(std::string_view name, const RankGroup& group, std::span<const T> out,
-                        std::span<T> in) {
+std::int64_t Exchange::AllToAll(const RankGroup& group, std::span<const T> out, std::span<T> in) {
   const auto ranks = std::size_t(group.ranks);
   MILLWRIGHT_CHECK(out.size() == in.size() && out.size() % ranks == 0);
   const std::size_t block = out.size() / ranks;
-  const int index = IndexIn(group);
+  const int index = IndexIn(group, communicator_.rank());
   std::copy_n(out.begin() + std::ptrdiff_t(block) * index, block,
               in.begin() + std::ptrdiff_t(block) * index);
-  if (group.ranks == 1) return;
+  if (group.ranks == 1) return 0;
   const Program& program = ProgramOf(CollectiveKind::kAllToAll, group.ranks, index);
   std::int64_t sent = 0;
   for (std::size_t round = 0; round < program.sends.size(); ++round) {
@@ -122,16 +99,12 @@ void Exchange::AllToAll(std::string_view name, const RankGroup& group, std::span
           std::as_writable_bytes(in.subspan(block * std::size_t(transfer.from), block)));
     }
   }
-  calls_.push_back(
-      {name, CollectiveKind::kAllToAll, group.stride, group.ranks, std::int64_t(out.size()), sent});
+  return sent;
 }
 
 template <class T>
-void Exchange::Send(std::string_view name, int to, int tag, std::span<const T> data) {
-  const auto bytes = std::as_bytes(data);
-  communicator_.Send(to, tag, bytes);
-  calls_.push_back({name, CollectiveKind::kSendRecv, 1, 1, std::int64_t(data.size()),
-                    std::int64_t(bytes.size())});
+void Exchange::Send(int to, int tag, std::span<const T> data) {
+  communicator_.Send(to, tag, std::as_bytes(data));
 }
 
 template <class T>
@@ -139,22 +112,11 @@ void Exchange::Receive(int from, int tag, std::span<T> data) {
   communicator_.Receive(from, tag, std::as_writable_bytes(data));
 }
 
-std::pair<std::int64_t, std::int64_t> Exchange::Part(const RankGroup& group,
-                                                     std::int64_t elements) {
-  if (group.ranks == 1) return {0, elements};
-  const int index = IndexIn(group);
-  const TransferPlan& plan = ProgramOf(CollectiveKind::kAllGather, group.ranks, index).plan;
-  MILLWRIGHT_CHECK(plan.blocks() == group.ranks && plan.StartsWith(index, index));
-  return plan.RangeOf(index, elements);
-}
-
-#define MILLWRIGHT_EXCHANGE(T)                                                                    \
-  template void Exchange::AllReduce(std::string_view, const RankGroup&, std::span<T>, Reduction); \
-  template void Exchange::ReduceScatter(std::string_view, const RankGroup&, std::span<T>);        \
-  template void Exchange::AllGather(std::string_view, const RankGroup&, std::span<T>);            \
-  template void Exchange::AllToAll(std::string_view, const RankGroup&, std::span<const T>,        \
-                                   std::span<T>);                                                 \
-  template void Exchange::Send(std::string_view, int, int, std::span<const T>);                   \
+#define MILLWRIGHT_EXCHANGE(T)                                                                  \
+  template std::int64_t Exchange::InPlace(CollectiveKind, const RankGroup&, std::span<T>,       \
+                                          Reduction);                                           \
+  template std::int64_t Exchange::AllToAll(const RankGroup&, std::span<const T>, std::span<T>); \
+  template void Exchange::Send(int, int, std::span<const T>);                                   \
   template void Exchange::Receive(int, int, std::span<T>);
 MILLWRIGHT_EXCHANGE(float)
 MILLWRIGHT_EXCHANGE(double)

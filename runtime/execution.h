@@ -5,12 +5,13 @@
 // What is simulated is what is executed: the passes are those of the PipelineSchedule, in its
 // order, and what a layer does in a pass is the list of cost_models/operators, operator by
 // operator: matrix products, kernels and collectives with the kind, group and payload that the list
-// says. A buffer that is not as long as the list's payload is our bug and ends the run.  An
+// says.  A buffer that is not as long as the list's payload is our bug and ends the run.  An
 // overlapped pair of passes takes turns operator by operator, as in sim/step_graph.  Data
 // parallelism is that of planner/step_spec, a bucket for each layer: reduced once a step (ZeRO 0,
 // 1) or after each backward (2, 3), gathered once a step (1, 2) or before each pass (3).
 //
-// A rank is one thread, so that nothing really overlaps; sends do not wait.
+// A rank is one thread; what its backend does later than it is told overlaps, and sends do not
+// wait.
 //
 // Executed, and not in the simulated step: the gradients of what tensor ranks hold alike but
 // compute in parts (norms and biases under sequence parallelism, KV heads fewer than tensor ranks)
@@ -21,13 +22,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <map>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/units.h"
-#include "runtime/exchange.h"
+#include "runtime/backend.h"
+#include "runtime/unit.h"
+#include "runtime/unit_operators.h"
 #include "runtime/workload.h"
 
 namespace millwright {
@@ -42,12 +46,10 @@ struct ExecutedOperator {
   Seconds start, end;  // since the step began
 };
 
-template <class T>
 class Execution {
  public:
   // Both must outlive it.  WhyNotExecutable must be empty.
-  Execution(const Workload& workload, Communicator& communicator);
-  ~Execution();
+  Execution(const Workload& workload, Backend& backend);
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
@@ -59,17 +61,75 @@ class Execution {
 
   // Calls visit(part, first, weights, gradients) for each tensor of which this rank has elements
   // [first, first + size) that it updates.
-  using Visit = std::function<void(const TensorPart&, std::int64_t first,
-                                   std::span<const T> weights, std::span<const T> gradients)>;
+  using Visit =
+      std::function<void(const TensorPart&, std::int64_t first, std::span<const double> weights,
+                         std::span<const double> gradients)>;
   void ForEachTensor(const Visit& visit) const;
 
   // Of the last step.
-  const std::vector<ExecutedOperator>& operators() const;
-  const std::vector<ExecutedCall>& calls() const;
+  const std::vector<ExecutedOperator>& operators() const { return executed_; }
+  const std::vector<ExecutedCall>& calls() const { return backend_.calls(); }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // What is done of an operator, or around the operators of a layer.
+  enum class Part : std::uint8_t {
+    kForward,
+    kRecompute,
+    kBoth,    // of a backward: both gradients,
+    kInput,   //   the input's and those of norms,
+    kWeight,  //   or those of the matrices
+    kGather,  // ZeRO-3: the layer's parameters,
+    kForget,  //   and give them back
+    kReduce,  // ZeRO-2, 3: the layer's gradients
+    kDrop,    // what of the activations is computed again
+    kEnd,     // all activations
+  };
+  struct Step {
+    Unit* unit = nullptr;
+    std::size_t op = 0;
+    Part part = Part::kForward;
+  };
+  struct Run {
+    PassState state;
+    std::vector<Step> steps;
+    std::size_t at = 0;
+    bool done() const { return at == steps.size(); }
+  };
+
+  void AddUnits(int stage);
+  std::vector<Step> StepsOf(const Pass& pass);
+  Run StartPass(const Pass& pass);
+  void TakeStep(Run& run);
+  void EndPass(Run& run);
+  void RunPass(const Pass& pass);
+  void RunTogether(const Pass& a, const Pass& b);
+
+  void ReduceShard(Unit& unit);
+  void SumCopies(Unit& unit);
+  void ExchangeTwins();
+  void GatherUnit(Unit& unit);
+  void Forget(Unit& unit);
+
+  bool is_layer(const Unit& unit) const {
+    return unit.layer >= 0 && unit.layer < workload_.model.num_layers;
+  }
+  bool sharded(const Unit& unit) const { return workload_.parallel.zero == 3 && is_layer(unit); }
+  bool reduces_each_pass(const Unit& unit) const {
+    return workload_.parallel.zero == 2 || sharded(unit);
+  }
+  int RankOnPipeline(int pipeline) const;
+
+  const Workload& workload_;
+  Backend& backend_;
+  RankGroups groups_;
+  UnitOperators operators_;
+  std::vector<Unit> units_;
+  std::map<std::pair<const Unit*, int>, Saved> saved_;  // by unit and micro-batch
+  std::map<int, Tensor> handed_on_;                     // by tag, between stages of this rank
+  std::vector<ExecutedOperator> executed_;
+  std::vector<std::pair<Backend::Mark, Backend::Mark>> marks_;  // of these
+  Backend::Mark begin_ = 0;
+  int updates_ = 0;
 };
 
 }  // namespace millwright

@@ -124,7 +124,8 @@ std::string DeathOf(const std::vector<std::string>& lines) {
 }  // namespace
 
 bool UnderMpirun() {
-  return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
+  return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr ||
+         std::getenv("PMIX_RANK") != nullptr;
 }
 
 LaunchOutcome LaunchRanks(const std::string& program, const std::vector<std::string>& args,

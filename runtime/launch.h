@@ -24,7 +24,7 @@ inline constexpr int kRankDied = 4;
 LaunchOutcome LaunchRanks(const std::string& program, const std::vector<std::string>& args,
                           int ranks);
 
-// Whether this process has been started by an mpirun.
+// Whether this process has been started as a rank, by mpirun or by srun with PMI.
 bool UnderMpirun();
 
 }  // namespace millwright

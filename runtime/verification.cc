@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -13,15 +14,28 @@
 #include <utility>
 
 #include "core/check.h"
+#include "runtime/cpu_backend.h"
+#include "runtime/exchange.h"
 #include "runtime/execution.h"
 #include "runtime/reference.h"
 
 namespace millwright {
 namespace {
 
-// max|a - b| / max|b|: what 64-bit and 32-bit arithmetic in another order may be off.
-constexpr double kLimit64 = 1e-10;
-constexpr double kLimit32 = 1e-4;
+// max|a - b| / max|b|: what arithmetic in another order may be off.
+double LimitOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFp64:
+      return 1e-10;
+    case ElementType::kFp32:
+      return 1e-4;
+    case ElementType::kBf16:
+      // Each activation is rounded to 2^-9 of itself; a hundred such roundings, added as errors
+      // that know nothing of each other, are 2%.  Of a gradient that a few tokens make it is more.
+      return 5e-2;
+  }
+  return 0;
+}
 
 constexpr int kReportTag = 1 << 30;  // above every tag of a step
 
@@ -42,18 +56,18 @@ std::string ReceiveText(Communicator& communicator, int from) {
 // Part of a tensor as one message: layer, which weight of it, first element, values.
 using Message = std::vector<double>;
 
-template <class T>
-std::vector<Message> MessagesOf(const Workload& workload, const Execution<T>& execution,
+std::vector<Message> MessagesOf(const Workload& workload, const Execution& execution,
                                 bool gradients) {
   std::vector<Message> messages;
   execution.ForEachTensor([&](const TensorPart& part, std::int64_t first,
-                              std::span<const T> weights, std::span<const T> of_gradients) {
+                              std::span<const double> weights,
+                              std::span<const double> of_gradients) {
     const std::vector<Weight> all = WeightsOf(workload.model, part.name.layer);
     const auto index =
         std::find_if(all.begin(), all.end(),
                      [&](const Weight& weight) { return weight.name == part.name.weight; }) -
         all.begin();
-    const std::span<const T> values = gradients ? of_gradients : weights;
+    const std::span<const double> values = gradients ? of_gradients : weights;
     Message message{double(part.name.layer), double(index), double(first)};
     message.insert(message.end(), values.begin(), values.end());
     messages.push_back(std::move(message));
@@ -126,8 +140,7 @@ class TensorComparison {
 };
 
 // Rank 0: of all ranks against the reference; others send theirs.
-template <class T>
-void Compare(const Workload& workload, const Execution<T>& execution, bool gradients,
+void Compare(const Workload& workload, const Execution& execution, bool gradients,
              const Reference* reference, double limit, Communicator& communicator,
              RunOutcome& outcome) {
   const std::vector<Message> own = MessagesOf(workload, execution, gradients);
@@ -169,8 +182,8 @@ void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
   for (char c : text) hash = (hash ^ std::uint64_t(static_cast<unsigned char>(c))) * 0x100000001b3;
   const double value = double(hash >> 12);  // exact
   std::vector<double> both{value, -value};
-  exchange.AllReduce("job", {.first = 0, .stride = 1, .ranks = workload.ranks()}, std::span(both),
-                     Exchange::Reduction::kMaximum);
+  exchange.InPlace(CollectiveKind::kAllReduce, {.first = 0, .stride = 1, .ranks = workload.ranks()},
+                   std::span(both), Reduction::kMaximum);
   if (both[0] != -both[1]) throw ConfigError("the ranks were given different jobs");
 }
 
@@ -190,7 +203,8 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
     if (call.ranks == 1 && call.kind != CollectiveKind::kSendRecv) continue;
     add(sums, {std::string(call.name), call.kind, 1, call.sent_bytes});
   }
-  std::string text = fmt::format("{} {} {}\n", own.sent, own.busy.value, own.step.value);
+  std::string text =
+      fmt::format("{} {} {} {}\n", own.sent, own.peak, own.busy.value, own.step.value);
   for (const SentBytes& sum : sums) {
     text += fmt::format("{} {} {} {}\n", int(sum.kind), sum.calls, sum.bytes, sum.name);
   }
@@ -201,7 +215,7 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
   for (int rank = 0; rank < communicator.size(); ++rank) {
     std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank));
     RankOfRun& of_rank = outcome.ranks.emplace_back(RankOfRun{.rank = rank});
-    lines >> of_rank.sent >> of_rank.busy.value >> of_rank.step.value;
+    lines >> of_rank.sent >> of_rank.peak >> of_rank.busy.value >> of_rank.step.value;
     for (int kind = 0; lines >> kind;) {
       SentBytes one{.kind = CollectiveKind(kind)};
       lines >> one.calls >> one.bytes >> std::ws;
@@ -211,16 +225,38 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
   }
 }
 
-template <class T>
-RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
-                    Communicator& communicator) {
-  const bool single = options.type == ElementType::kFp32;
-  const double limit = single ? kLimit32 : kLimit64;
+std::vector<OperatorTime> OperatorTimes(const std::vector<ExecutedOperator>& executed) {
+  std::vector<OperatorTime> times;
+  for (const ExecutedOperator& op : executed) {
+    if (op.recomputed) continue;
+    auto found = std::find_if(times.begin(), times.end(),
+                              [&](const OperatorTime& time) { return time.name == op.name; });
+    if (found == times.end()) {
+      times.push_back({.name = std::string(op.name)});
+      found = std::prev(times.end());
+    }
+    if (op.pass == PassKind::kForward) {
+      ++found->forward_runs;
+      found->forward += op.end - op.start;
+    } else {
+      if (op.pass != PassKind::kBackwardWeight) ++found->backward_runs;
+      found->backward += op.end - op.start;
+    }
+  }
+  return times;
+}
+
+}  // namespace
+
+RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
+                    Backend& backend) {
+  const bool single = options.type != ElementType::kFp64;
+  const double limit = LimitOf(options.type);
   const bool compares = options.verify && communicator.rank() == 0;
   Exchange exchange(communicator);
   const RankGroup everyone{.first = 0, .stride = 1, .ranks = workload.ranks()};
   CheckSameWorkload(workload, exchange);
-  Execution<T> execution(workload, communicator);
+  Execution execution(workload, backend);
   std::optional<Reference> reference;
   if (compares) reference.emplace(workload, single);
   const Reference* of_reference = reference ? &*reference : nullptr;
@@ -251,20 +287,23 @@ RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
     if (options.verify) {
       // Or the others' update would be timed with their wait for rank 0's reference.
       double ready = 0;
-      exchange.AllReduce("ready", everyone, std::span(&ready, 1));
+      exchange.InPlace(CollectiveKind::kAllReduce, everyone, std::span(&ready, 1));
     }
     const auto go_on = std::chrono::steady_clock::now();
     execution.Update(options.adam);
+    backend.Synchronize();
     const auto end = std::chrono::steady_clock::now();
     own.step = Seconds(std::chrono::duration<double>((pause - start) + (end - go_on)).count());
     double slowest = own.step.value;
-    exchange.AllReduce("step time", everyone, std::span(&slowest, 1),
-                       Exchange::Reduction::kMaximum);
+    exchange.InPlace(CollectiveKind::kAllReduce, everyone, std::span(&slowest, 1),
+                     Reduction::kMaximum);
     outcome.seconds.emplace_back(slowest);
   }
   own.sent = 0;
+  own.peak = backend.peak_bytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
   for (const ExecutedOperator& op : execution.operators()) own.busy += op.end - op.start;
+  if (communicator.rank() == 0) outcome.operators = OperatorTimes(execution.operators());
   CollectSent(execution.calls(), own, communicator, outcome);
   if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
   // In single precision Adam turns the sign of a gradient near zero into a whole step.
@@ -274,15 +313,20 @@ RunOutcome RunTyped(const Workload& workload, const RunOptions& options,
   return outcome;
 }
 
-}  // namespace
-
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
                     Communicator& communicator) {
   switch (options.type) {
-    case ElementType::kFp64:
-      return RunTyped<double>(workload, options, communicator);
-    case ElementType::kFp32:
-      return RunTyped<float>(workload, options, communicator);
+    case ElementType::kFp64: {
+      CpuBackend<double> backend(communicator);
+      return RunSteps(workload, options, communicator, backend);
+    }
+    case ElementType::kFp32: {
+      CpuBackend<float> backend(communicator);
+      return RunSteps(workload, options, communicator, backend);
+    }
+    case ElementType::kBf16:
+      throw ConfigError(
+          "--dtype bf16 is for --backend cuda: on CPUs fp64 and fp32 are computed in");
   }
   return {};
 }

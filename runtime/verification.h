@@ -14,16 +14,11 @@
 #include <vector>
 
 #include "core/units.h"
+#include "runtime/backend.h"
 #include "runtime/communicator.h"
-#include "runtime/exchange.h"
 #include "runtime/workload.h"
 
 namespace millwright {
-
-enum class ElementType { kFp64, kFp32 };
-inline std::string_view Name(ElementType type) {
-  return type == ElementType::kFp64 ? "fp64" : "fp32";
-}
 
 struct RunOptions {
   ElementType type = ElementType::kFp64;
@@ -54,8 +49,17 @@ struct SentBytes {
 struct RankOfRun {
   int rank = 0;
   std::int64_t sent = 0;  // bytes of the last step
+  std::int64_t peak = 0;  // bytes of all tensors at once
   Seconds busy;           // in operators, collectives and their waiting included
   Seconds step;           // the last
+};
+
+// One operator of rank 0's lists in the last step: all its runs together, those of a pass that
+// computes it again left out.  Both halves of a split backward are one run.
+struct OperatorTime {
+  std::string name;
+  int forward_runs = 0, backward_runs = 0;
+  Seconds forward, backward;
 };
 
 // What rank 0 knows at the end; on other ranks only `losses` is filled in.
@@ -64,6 +68,7 @@ struct RunOutcome {
   std::vector<Seconds> seconds;  // of each step, on the slowest rank
   std::vector<SentBytes> sent;   // by all ranks in the last step
   std::vector<RankOfRun> ranks;
+  std::vector<OperatorTime> operators;
   std::vector<Agreement> agreements;
   bool holds() const {
     return std::all_of(agreements.begin(), agreements.end(),
@@ -72,6 +77,10 @@ struct RunOutcome {
 };
 
 // Every rank calls it with the same workload and options; ConfigError where they differ.
+// Messages beside the steps themselves go over the communicator, of the backend's ranks.
+RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
+                    Backend& backend);
+// On the CPU backend.
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options,
                     Communicator& communicator);
 

@@ -38,12 +38,12 @@ find "${present[@]}" \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print0 |
     home["fmt/"] = "\\.(cc|cu)$"
     home["Eigen/"] = "^(runtime|validate)/[a-z_]+\\.cc$"
     home["mpi.h"] = "^runtime/[a-z_]+\\.cc$"
-    home["nccl.h"] = "^runtime/[a-z_]+\\.(cc|cu)$"
-    home["cu"] = "^runtime/[a-z_]+\\.(cc|cu)$"  # cuda*, cublas*, cudnn*, cub/
+    home["nccl.h"] = "^runtime/cuda/[a-z_]+\\.cc$"
+    home["cu"] = "^runtime/cuda/[a-z_]+\\.(h|cc|cu)$"  # cuda*, cublas*, cudnn*, cub/
     home["gtest/"] = home["gmock/"] = home["benchmark/"] = "^tests/"
     # System headers that are not C++: anything else with a dot or a slash is a library that
     # has not been given a place yet.
-    system_header = "^(sys/[a-z]+|unistd|fcntl|signal|poll|pthread|sched)\\.h$"
+    system_header = "^((sys|netinet|arpa)/[a-z]+|unistd|ucontext|fcntl|signal|poll|pthread|sched|netdb|dlfcn)\\.h$"
   }
 
   function complain(reason) {

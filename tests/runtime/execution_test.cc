@@ -9,6 +9,7 @@
 
 #include <mutex>
 
+#include "runtime/cpu_backend.h"
 #include "runtime/verification.h"
 #include "tests/runtime/tiny_workload.h"
 
@@ -177,7 +178,8 @@ TEST(Execution, OrderIsThatOfTheSchedule) {
   const LayerShape shape = ShapeOf(workload.parallel, workload.training);
   std::mutex mutex;
   RunThreads(workload.ranks(), [&](Communicator& communicator) {
-    Execution<double> execution(workload, communicator);
+    CpuBackend<double> backend(communicator);
+    Execution execution(workload, backend);
     execution.ComputeGradients(0);
     const int pipeline = PlaceOf(workload.parallel, communicator.rank()).pipeline;
     std::vector<std::string> expected;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "planner/estimator.h"
+#include "runtime/cpu_backend.h"
 #include "runtime/execution.h"
 #include "tests/runtime/tiny_workload.h"
 
@@ -145,7 +146,8 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
   const StepSpec spec = StepSpecOf(estimator, parallel, workload.schedule);
   std::vector<Payloads> executed(std::size_t(workload.ranks()));
   RunThreads(workload.ranks(), [&](Communicator& communicator) {
-    Execution<float> execution(workload, communicator);
+    CpuBackend<float> backend(communicator);
+    Execution execution(workload, backend);
     execution.ComputeGradients(0);
     execution.Update({});
     executed[std::size_t(communicator.rank())] = Executed(execution.calls(), parallel);
@@ -314,7 +316,8 @@ TEST(Payload, OrderIsThatOfTheTaskGraph) {
     const TaskGraph graph = BuildStepGraph(StepSpecOf(estimator, parallel, workload.schedule));
     std::mutex mutex;
     RunThreads(workload.ranks(), [&](Communicator& communicator) {
-      Execution<float> execution(workload, communicator);
+      CpuBackend<float> backend(communicator);
+      Execution execution(workload, backend);
       execution.ComputeGradients(0);
       const int pipeline = PlaceOf(parallel, communicator.rank()).pipeline;
       const auto tensor = Program(execution.calls(), CollectiveKind::kAllReduce, 2);
@@ -331,15 +334,15 @@ TEST(Payload, OrderIsThatOfTheTaskGraph) {
 // rank of `elements` as wide as a float.
 TEST(Payload, BytesSentAreThoseOfTheAlgorithm) {
   RunThreads(4, [](Communicator& communicator) {
-    Exchange exchange(communicator);
+    CpuBackend<float> backend(communicator);
     const RankGroup group{.first = 0, .stride = 1, .ranks = 4};
-    std::vector<float> data(40, 1.0F), other(40);
-    exchange.AllReduce("a", group, std::span(data));
-    exchange.ReduceScatter("b", group, std::span(data));
-    exchange.AllGather("c", group, std::span(data));
-    exchange.AllToAll("d", group, std::span<const float>(data), std::span(other));
+    Tensor data = Tensor::Zeros(backend, 1, 40), other(backend, 1, 40);
+    backend.Collective("a", CollectiveKind::kAllReduce, group, data);
+    backend.Collective("b", CollectiveKind::kReduceScatter, group, data);
+    backend.Collective("c", CollectiveKind::kAllGather, group, data);
+    backend.AllToAll("d", group, data, other);
     std::vector<std::int64_t> sent;
-    for (const ExecutedCall& call : exchange.calls()) sent.push_back(call.sent_bytes);
+    for (const ExecutedCall& call : backend.calls()) sent.push_back(call.sent_bytes);
     // 160 B of payload: 2 x 3/4 of it, and three times 3/4.
     EXPECT_EQ(sent, (std::vector<std::int64_t>{240, 120, 120, 120}));
   });

@@ -95,7 +95,7 @@ expect 'under mpirun, verified' "$(grep -c 'Equal to the dense reference' "$scra
   >"$scratch/out" 2>"$scratch/err"
 expect 'a wrong number of ranks, code' $? 2
 expect 'a wrong number of ranks, stderr' "$(grep '^millwright' "$scratch/err" | sort -u)" \
-  'millwright: the plan has 2 ranks, and mpirun started 3'
+  'millwright: the plan has 2 ranks, and 3 were started'
 
 expect 'no folder is left' "$(folders)" ''
 exit "$status"

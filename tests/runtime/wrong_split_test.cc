@@ -6,8 +6,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "runtime/exchange.h"
-#include "runtime/kernels.h"
+#include "runtime/cpu_backend.h"
 
 namespace millwright {
 namespace {
@@ -15,69 +14,91 @@ namespace {
 constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 3, kHidden = 4, kInner = 8;
 
-Matrix<double> Filled(std::int64_t rows, std::int64_t cols, double phase) {
-  Matrix<double> m(rows, cols);
-  for (std::size_t i = 0; i < m.all().size(); ++i) m.all()[i] = std::sin(double(i) + phase);
-  return m;
+Tensor Filled(Backend& backend, std::int64_t rows, std::int64_t cols, double phase) {
+  std::vector<double> values(std::size_t(rows * cols));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(double(i) + phase);
+  Tensor tensor(backend, rows, cols);
+  backend.Upload(std::span<const double>(values), tensor);
+  return tensor;
 }
 
 // Columns [first, first + count).
-Matrix<double> Columns(const Matrix<double>& m, std::int64_t first, std::int64_t count) {
-  Matrix<double> part(m.rows(), count);
-  for (std::int64_t r = 0; r < m.rows(); ++r) {
-    std::copy_n(m.row(r) + first, count, part.row(r));
-  }
+Tensor Columns(Backend& backend, ConstView m, std::int64_t first, std::int64_t count) {
+  Tensor part(backend, m.rows, count);
+  backend.Run(compute::CopyBlock{.from = m.Part(first, m.size() - first),
+                                 .to = part,
+                                 .rows = m.rows,
+                                 .cols = count,
+                                 .from_stride = m.cols,
+                                 .to_stride = count});
   return part;
 }
 
-class WrongSplit : public testing::Test {
- protected:
-  WrongSplit()
-      : x_(Filled(kTokens, kHidden, 0)),
-        w1_(Filled(kInner, kHidden, 1)),
-        w2_(Filled(kHidden, kInner, 2)),
-        bias_{0.5, -1, 2, 0.25} {
-    const Matrix<double> inner =
-        Activate(Linear<double>(x_, w1_.all(), kInner), Activation::kGelu, false);
-    dense_ = Linear<double>(inner, w2_.all(), kHidden);
-    AddBias<double>(bias_, dense_);
+Tensor Linear(Backend& backend, ConstView x, ConstView w) {
+  Tensor y(backend, x.rows, w.rows);
+  backend.Run(compute::Linear{.x = x, .w = w, .y = y});
+  return y;
+}
+
+Tensor Activated(Backend& backend, ConstView x) {
+  Tensor y(backend, x.rows, x.cols);
+  backend.Run(compute::Activate{.x = x, .y = y, .activation = Activation::kGelu});
+  return y;
+}
+
+// A rank's view of an MLP: whole inputs and weights, of which it takes its part.
+struct Mlp {
+  explicit Mlp(Communicator& communicator)
+      : backend(communicator),
+        x(Filled(backend, kTokens, kHidden, 0)),
+        w1(Filled(backend, kInner, kHidden, 1)),
+        w2(Filled(backend, kHidden, kInner, 2)),
+        bias(backend, 1, kHidden) {
+    const std::vector<double> values{0.5, -1, 2, 0.25};
+    backend.Upload(std::span<const double>(values), bias);
   }
 
-  // The largest difference from the dense MLP of what two ranks come to.
-  template <class Mlp>
-  double Off(const Mlp& mlp) const {
-    double off = 0;
-    std::mutex mutex;
-    RunThreads(kRanks, [&](Communicator& communicator) {
-      Exchange exchange(communicator);
-      const Matrix<double> y = mlp(communicator.rank(), exchange);
-      const std::lock_guard lock(mutex);
-      for (std::size_t i = 0; i < y.all().size(); ++i) {
-        off = std::max(off, std::abs(y.all()[i] - dense_.all()[i]));
-      }
-    });
-    return off;
+  void AddBias(Tensor& y) { backend.Run(compute::AddBias{.bias = bias, .x = y}); }
+  void AllReduce(Tensor& y) {
+    backend.Collective("mlp", CollectiveKind::kAllReduce,
+                       {.first = 0, .stride = 1, .ranks = kRanks}, y);
   }
-
   // This rank's rows of w1 and columns of w2: the product is a part of the sum.
-  Matrix<double> ColumnThenRow(int rank) const {
-    const std::int64_t inner = kInner / kRanks;
-    const auto w1 =
-        w1_.all().subspan(std::size_t(rank * inner * kHidden), std::size_t(inner * kHidden));
-    const Matrix<double> part = Activate(Linear<double>(x_, w1, inner), Activation::kGelu, false);
-    return Linear<double>(part, Columns(w2_, rank * inner, inner).all(), kHidden);
+  Tensor ColumnThenRow() {
+    const std::int64_t inner = kInner / kRanks, first = backend.rank() * inner;
+    const Tensor part = Activated(backend, Linear(backend, x, w1.view().Rows(first, inner)));
+    return Linear(backend, part, Columns(backend, w2, first, inner));
   }
 
-  const RankGroup group_{.first = 0, .stride = 1, .ranks = kRanks};
-  Matrix<double> x_, w1_, w2_, dense_;
-  std::vector<double> bias_;
+  CpuBackend<double> backend;
+  Tensor x, w1, w2, bias;
 };
 
-TEST_F(WrongSplit, ColumnThenRowIsRight) {
-  EXPECT_LT(Off([&](int rank, Exchange& exchange) {
-              Matrix<double> y = ColumnThenRow(rank);
-              exchange.AllReduce("mlp", group_, y.all());
-              AddBias<double>(bias_, y);
+// The largest difference from the dense MLP of what two ranks come to.
+template <class OfRank>
+double Off(const OfRank& of_rank) {
+  double off = 0;
+  std::mutex mutex;
+  RunThreads(kRanks, [&](Communicator& communicator) {
+    Mlp mlp(communicator);
+    Tensor dense =
+        Linear(mlp.backend, Activated(mlp.backend, Linear(mlp.backend, mlp.x, mlp.w1)), mlp.w2);
+    mlp.AddBias(dense);
+    const std::vector<double> expected = mlp.backend.Download(dense);
+    const std::vector<double> values = mlp.backend.Download(of_rank(mlp));
+    const std::lock_guard lock(mutex);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      off = std::max(off, std::abs(values[i] - expected[i]));
+    }
+  });
+  return off;
+}
+
+TEST(WrongSplit, ColumnThenRowIsRight) {
+  EXPECT_LT(Off([](Mlp& mlp) {
+              Tensor y = mlp.ColumnThenRow();
+              mlp.AllReduce(y);
+              mlp.AddBias(y);
               return y;
             }),
             1e-14);
@@ -85,26 +106,25 @@ TEST_F(WrongSplit, ColumnThenRowIsRight) {
 
 // Each rank has half of each inner feature's sum, and the activation of a sum is not the sum of
 // activations.
-TEST_F(WrongSplit, RowFirstIsWrong) {
-  EXPECT_GT(Off([&](int rank, Exchange& exchange) {
-              const std::int64_t h = kHidden / kRanks;
-              const Matrix<double> partial =
-                  Linear<double>(Columns(x_, rank * h, h), Columns(w1_, rank * h, h).all(), kInner);
-              Matrix<double> y =
-                  Linear<double>(Activate(partial, Activation::kGelu, false), w2_.all(), kHidden);
-              exchange.AllReduce("mlp", group_, y.all());
-              AddBias<double>(bias_, y);
+TEST(WrongSplit, RowFirstIsWrong) {
+  EXPECT_GT(Off([](Mlp& mlp) {
+              const std::int64_t h = kHidden / kRanks, first = mlp.backend.rank() * h;
+              const Tensor partial = Linear(mlp.backend, Columns(mlp.backend, mlp.x, first, h),
+                                            Columns(mlp.backend, mlp.w1, first, h));
+              Tensor y = Linear(mlp.backend, Activated(mlp.backend, partial), mlp.w2);
+              mlp.AllReduce(y);
+              mlp.AddBias(y);
               return y;
             }),
             0.1);
 }
 
 // Added before the sum over ranks it is there twice: off by the largest element of the bias, 2.
-TEST_F(WrongSplit, ABiasOnEveryRankIsAddedAsOftenAsThereAreRanks) {
-  EXPECT_NEAR(Off([&](int rank, Exchange& exchange) {
-                Matrix<double> y = ColumnThenRow(rank);
-                AddBias<double>(bias_, y);
-                exchange.AllReduce("mlp", group_, y.all());
+TEST(WrongSplit, ABiasOnEveryRankIsAddedAsOftenAsThereAreRanks) {
+  EXPECT_NEAR(Off([](Mlp& mlp) {
+                Tensor y = mlp.ColumnThenRow();
+                mlp.AddBias(y);
+                mlp.AllReduce(y);
                 return y;
               }),
               (kRanks - 1) * 2.0, 1e-14);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/communicator_splits.h"
+
+#include <algorithm>
+
+#include "runtime/pipeline_messages.h"
+
+namespace millwright {
+
+std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
+  const ParallelConfig& p = workload.parallel;
+  const RankGroups groups = GroupsOf(p, rank);
+  std::vector<RankGroup> of_rank{groups.tensor, groups.context, groups.data};
+  // Tensor ranks that share KV heads, as runtime/execution sums their gradients.
+  for (int layer = 0; layer < workload.model.num_layers; ++layer) {
+    for (const TensorPart& part : PartsOf(workload, layer, groups.place.tensor)) {
+      of_rank.push_back(
+          {.first = rank - groups.place.tensor % part.copies, .stride = 1, .ranks = part.copies});
+    }
+  }
+  std::vector<CommunicatorSplit> splits;
+  for (const RankGroup& group : of_rank) {
+    const bool known = std::any_of(splits.begin(), splits.end(),
+                                   [&](const auto& split) { return split.group == group; });
+    if (group.ranks == 1 || group == groups.everyone || known) continue;
+    splits.push_back({.color = group.first, .key = IndexIn(group, rank), .group = group});
+  }
+  const int plane = p.tensor * p.context * p.data, in_plane = rank % plane;
+  for (const auto& [from, to] : PipelineEdges(workload.schedule)) {
+    const bool sends = groups.place.pipeline == from, receives = groups.place.pipeline == to;
+    splits.push_back(
+        {.color = sends || receives ? in_plane : -1,
+         .key = receives ? 1 : 0,
+         .group = {.first = from * plane + in_plane, .stride = (to - from) * plane, .ranks = 2},
+         .channel = true});
+  }
+  return splits;
+}
+
+}  // namespace millwright

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/context_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+constexpr double kActivationWidth = 2;  // bytes of an element in cost_models/operators' payloads
+
+const Operator& RingExchangeOf(const Unit& unit) {
+  const auto exchange = std::find(unit.codes.begin(), unit.codes.end(), OperatorCode::kRing);
+  MILLWRIGHT_CHECK(exchange != unit.codes.end());
+  return unit.operators[std::size_t(exchange - unit.codes.begin())];
+}
+
+}  // namespace
+
+ContextAttention::ContextAttention(const Workload& workload, const RankGroups& groups,
+                                   Backend& backend)
+    : workload_(workload), groups_(groups), backend_(backend) {
+  const auto on_device = [&](const std::vector<std::int32_t>& positions) {
+    Tensor tensor(backend_, 1, std::int64_t(positions.size()), Element::kIndex);
+    backend_.Upload(std::span<const std::int32_t>(positions), tensor);
+    return tensor;
+  };
+  host_positions_ = PositionsOf(groups_.place.context);
+  for (int rank = 0; rank < groups_.context.ranks; ++rank) {
+    positions_.push_back(on_device(PositionsOf(rank)));
+  }
+  std::vector<std::int32_t> sequence(std::size_t(workload_.training.seq_length));
+  std::iota(sequence.begin(), sequence.end(), 0);
+  sequence_ = on_device(sequence);
+}
+
+// Whole, or a c-th; of a ring one block from the front and one from the back, so that all ranks
+// have as much to do under the causal mask.
+std::vector<std::int32_t> ContextAttention::PositionsOf(int context_rank) const {
+  const std::int64_t sequence = workload_.training.seq_length, c = groups_.context.ranks;
+  std::vector<std::int32_t> positions;
+  const auto append = [&](std::int64_t block, std::int64_t blocks) {
+    for (std::int64_t i = 0; i < sequence / blocks; ++i) {
+      positions.push_back(std::int32_t(block * (sequence / blocks) + i));
+    }
+  };
+  if (ring()) {
+    append(context_rank, 2 * c);
+    append(2 * c - 1 - context_rank, 2 * c);
+  } else {
+    append(context_rank, c);
+  }
+  return positions;
+}
+
+AttentionLayout ContextAttention::LayoutOf(const Tensor& q, const Tensor& k) const {
+  const std::int64_t e = workload_.model.kv_channels;
+  return {.sequences = workload_.parallel.micro_batch_size,
+          .head_size = e,
+          .heads = int(q.cols() / e),
+          .groups = int(k.cols() / e),
+          .scale = 1 / std::sqrt(double(e))};
+}
+
+ConstView ContextAttention::PositionsAfter(int step) const {
+  const int c = groups_.context.ranks;
+  return positions_[std::size_t((groups_.place.context + c - step) % c)];
+}
+
+// Sends two tensors of one shape, one after the other in `block`, to the next rank of the ring;
+// what came from the one before.
+Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) {
+  MILLWRIGHT_CHECK(double(block.size()) * kActivationWidth == ring_exchange.payload.value);
+  Tensor arrived(backend_, block.rows, block.cols);
+  backend_.Shift(ring_exchange.name, groups_.context, block, arrived);
+  return arrived;
+}
+
+void ContextAttention::Attend(const Unit& unit, Saved& saved) {
+  const AttentionLayout layout = LayoutOf(saved.q, saved.k);
+  const std::int64_t rows = saved.q.rows(), key_rows = saved.k.rows();
+  Tensor output = Tensor::Zeros(backend_, rows, saved.q.cols(), Element::kSum);
+  Tensor sum = Tensor::Zeros(backend_, rows, layout.heads, Element::kSum);
+  Tensor maximum(backend_, rows, layout.heads, Element::kSum);
+  backend_.Run(compute::Fill{.to = maximum, .value = -std::numeric_limits<double>::infinity()});
+  const auto attend = [&](ConstView k, ConstView v, ConstView queries, ConstView keys) {
+    backend_.Run(compute::AttendBlock{.layout = layout,
+                                      .q = saved.q,
+                                      .k = k,
+                                      .v = v,
+                                      .query_positions = queries,
+                                      .key_positions = keys,
+                                      .output = output,
+                                      .maximum = maximum,
+                                      .sum = sum});
+  };
+  if (ring()) {
+    const Operator& exchange = RingExchangeOf(unit);
+    attend(saved.k, saved.v, device_positions(), device_positions());
+    Tensor block(backend_, 2 * key_rows, saved.k.cols());
+    backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
+    backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
+    for (int step = 1; step < groups_.context.ranks; ++step) {
+      block = PassOn(exchange, block);
+      attend(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
+             device_positions(), PositionsAfter(step));
+    }
+  } else {
+    // Ulysses has exchanged heads for the whole sequence.
+    attend(saved.k, saved.v, sequence_, sequence_);
+  }
+  saved.attended = Tensor(backend_, rows, saved.q.cols());
+  saved.log_sum = Tensor(backend_, rows, layout.heads, Element::kSum);
+  backend_.Run(compute::FinishAttention{.layout = layout,
+                                        .accumulated = output,
+                                        .maximum = maximum,
+                                        .sum = sum,
+                                        .output = saved.attended,
+                                        .log_sum = saved.log_sum});
+}
+
+void ContextAttention::AttendBackward(const Unit& unit, ConstView doutput, Saved& saved) {
+  const AttentionLayout layout = LayoutOf(saved.q, saved.k);
+  const std::int64_t key_rows = saved.k.rows();
+  Tensor row_sums(backend_, saved.q.rows(), layout.heads, Element::kSum);
+  backend_.Run(compute::AttentionRowSums{
+      .layout = layout, .output = saved.attended, .doutput = doutput, .sums = row_sums});
+  saved.dq = Tensor::Zeros(backend_, saved.q.rows(), saved.q.cols());
+  saved.dk = Tensor::Zeros(backend_, key_rows, saved.k.cols());
+  saved.dv = Tensor::Zeros(backend_, key_rows, saved.v.cols());
+  const auto add = [&](ConstView k, ConstView v, ConstView queries, ConstView keys, View dk,
+                       View dv) {
+    backend_.Run(compute::AttentionGradient{.layout = layout,
+                                            .q = saved.q,
+                                            .k = k,
+                                            .v = v,
+                                            .query_positions = queries,
+                                            .key_positions = keys,
+                                            .log_sum = saved.log_sum,
+                                            .row_sums = row_sums,
+                                            .doutput = doutput,
+                                            .dq = saved.dq,
+                                            .dk = dk,
+                                            .dv = dv});
+  };
+  if (!ring()) {
+    add(saved.k, saved.v, sequence_, sequence_, saved.dk, saved.dv);
+    return;
+  }
+  const Operator& exchange = RingExchangeOf(unit);
+  add(saved.k, saved.v, device_positions(), device_positions(), saved.dk, saved.dv);
+  // The gradient of a block begins on the rank after its owner and goes around with it; the last
+  // message brings this rank's own home.
+  Tensor block(backend_, 2 * key_rows, saved.k.cols());
+  backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
+  backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
+  Tensor gradient = Tensor::Zeros(backend_, 2 * key_rows, saved.k.cols());
+  for (int step = 1; step < groups_.context.ranks; ++step) {
+    block = PassOn(exchange, block);
+    add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows), device_positions(),
+        PositionsAfter(step), gradient.view().Rows(0, key_rows),
+        gradient.view().Rows(key_rows, key_rows));
+    gradient = PassOn(exchange, gradient);
+  }
+  backend_.Run(compute::Add{.from = gradient.view().Rows(0, key_rows), .to = saved.dk});
+  backend_.Run(compute::Add{.from = gradient.view().Rows(key_rows, key_rows), .to = saved.dv});
+}
+
+Tensor ContextAttention::Spread(ConstView heads) {
+  const std::int64_t e = workload_.model.kv_channels, count = heads.cols / e;
+  const std::int64_t copies = std::max<std::int64_t>(1, groups_.context.ranks / count);
+  Tensor spread(backend_, heads.rows, heads.cols * copies);
+  for (std::int64_t head = 0; head < count * copies; ++head) {
+    const std::int64_t from = head / copies * e, to = head * e;
+    backend_.Run(compute::CopyBlock{.from = heads.Part(from, heads.size() - from),
+                                    .to = spread.view().Part(to, spread.size() - to),
+                                    .rows = heads.rows,
+                                    .cols = e,
+                                    .from_stride = heads.cols,
+                                    .to_stride = spread.cols()});
+  }
+  return spread;
+}
+
+Tensor ContextAttention::SumSpread(ConstView heads) {
+  const std::int64_t e = workload_.model.kv_channels;
+  const std::int64_t count =
+      std::max<std::int64_t>(1, workload_.model.num_query_groups / groups_.tensor.ranks);
+  const std::int64_t copies = heads.cols / e / count;
+  Tensor sum = Tensor::Zeros(backend_, heads.rows, count * e);
+  for (std::int64_t head = 0; head < count * copies; ++head) {
+    const std::int64_t from = head * e, to = head / copies * e;
+    backend_.Run(compute::CopyBlock{.from = heads.Part(from, heads.size() - from),
+                                    .to = sum.view().Part(to, sum.size() - to),
+                                    .rows = heads.rows,
+                                    .cols = e,
+                                    .from_stride = heads.cols,
+                                    .to_stride = sum.cols(),
+                                    .add = true});
+  }
+  return sum;
+}
+
+// Between them a block lies as all rows of one tensor's c-th of columns, tensor after tensor.
+
+std::vector<Tensor> ContextAttention::TokensToHeads(const Operator& op,
+                                                    std::span<const ConstView> tensors) {
+  const std::int64_t c = groups_.context.ranks, sequences = workload_.parallel.micro_batch_size;
+  std::int64_t elements = 0, at = 0;
+  for (const ConstView& rows : tensors) elements += rows.size();
+  MILLWRIGHT_CHECK(double(elements) * kActivationWidth == op.payload.value);
+  Tensor out(backend_, 1, elements), in(backend_, 1, elements);
+  for (std::int64_t to = 0; to < c; ++to) {
+    for (const ConstView& rows : tensors) {
+      const std::int64_t width = rows.cols / c, first = to * width;
+      backend_.Run(compute::CopyBlock{.from = rows.Part(first, rows.size() - first),
+                                      .to = out.view().Part(at, rows.rows * width),
+                                      .rows = rows.rows,
+                                      .cols = width,
+                                      .from_stride = rows.cols,
+                                      .to_stride = width});
+      at += rows.rows * width;
+    }
+  }
+  backend_.AllToAll(op.name, groups_.context, out, in);
+  std::vector<Tensor> exchanged;
+  for (const ConstView& rows : tensors)
+    exchanged.emplace_back(backend_, rows.rows * c, rows.cols / c);
+  at = 0;
+  for (std::int64_t from = 0; from < c; ++from) {
+    for (Tensor& rows : exchanged) {
+      const std::int64_t tokens = rows.rows() / (c * sequences);  // of a sequence, of a rank
+      for (std::int64_t s = 0; s < sequences; ++s) {
+        const View to = rows.view().Rows((s * c + from) * tokens, tokens);
+        backend_.Run(compute::Copy{.from = in.view().Part(at, to.size()), .to = to});
+        at += to.size();
+      }
+    }
+  }
+  return exchanged;
+}
+
+std::vector<Tensor> ContextAttention::HeadsToTokens(const Operator& op,
+                                                    std::span<const ConstView> tensors) {
+  const std::int64_t c = groups_.context.ranks, sequences = workload_.parallel.micro_batch_size;
+  std::int64_t elements = 0, at = 0;
+  for (const ConstView& rows : tensors) elements += rows.size();
+  MILLWRIGHT_CHECK(double(elements) * kActivationWidth == op.payload.value);
+  Tensor out(backend_, 1, elements), in(backend_, 1, elements);
+  for (std::int64_t to = 0; to < c; ++to) {
+    for (const ConstView& rows : tensors) {
+      const std::int64_t tokens = rows.rows / (c * sequences);
+      for (std::int64_t s = 0; s < sequences; ++s) {
+        const ConstView from = rows.Rows((s * c + to) * tokens, tokens);
+        backend_.Run(compute::Copy{.from = from, .to = out.view().Part(at, from.size())});
+        at += from.size();
+      }
+    }
+  }
+  backend_.AllToAll(op.name, groups_.context, out, in);
+  std::vector<Tensor> exchanged;
+  for (const ConstView& rows : tensors)
+    exchanged.emplace_back(backend_, rows.rows / c, rows.cols * c);
+  at = 0;
+  for (std::int64_t from = 0; from < c; ++from) {
+    for (Tensor& rows : exchanged) {
+      const std::int64_t width = rows.cols() / c, first = from * width;
+      backend_.Run(compute::CopyBlock{.from = in.view().Part(at, rows.rows() * width),
+                                      .to = rows.view().Part(first, rows.size() - first),
+                                      .rows = rows.rows(),
+                                      .cols = width,
+                                      .from_stride = width,
+                                      .to_stride = rows.cols()});
+      at += rows.rows() * width;
+    }
+  }
+  return exchanged;
+}
+
+}  // namespace millwright

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The calls of the CUDA runtime, of cuBLAS and of NCCL that the GPU backend makes, as a table: the
+// real one is in runtime/cuda/real_gpu, tests have one in host memory.
+//
+// Every call returns an empty Status where it succeeded, or what its library says; the table's
+// names are those that messages use.  Handles are the libraries' own.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "runtime/backend.h"
+#include "runtime/operation.h"
+
+namespace millwright {
+
+// A collective or half a message of NCCL, in place where `from` and `to` say so.
+struct NcclCall {
+  enum class Kind : std::uint8_t {
+    kAllReduce,
+    kReduceScatter,
+    kAllGather,
+    kBroadcast,
+    kReduce,
+    kSend,
+    kReceive
+  };
+  Kind kind = Kind::kAllReduce;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::int64_t count = 0;  // elements, as NCCL counts them: of a rank's part where parts are joined
+  Element element = Element::kValue;
+  Reduction reduction = Reduction::kSum;
+  int peer = 0;  // the other rank, or the root
+};
+
+struct GpuCalls {
+  using Status = std::string;
+  using Handle = void*;
+  using UniqueId = std::array<std::byte, 128>;  // NCCL_UNIQUE_ID_BYTES of nccl.h 2.28
+
+  std::function<Status(int& count)> cudaGetDeviceCount;
+  std::function<Status(int device)> cudaSetDevice;
+  std::function<Status(void*& data, std::int64_t bytes)> cudaMalloc;
+  std::function<Status(void* data)> cudaFree;
+  // The host's buffer may be reused at once.
+  std::function<Status(void* to, const void* from, std::int64_t bytes, Handle stream)> copy_in;
+  // The stream is idle.
+  std::function<Status(void* to, const void* from, std::int64_t bytes, Handle stream)> copy_out;
+  std::function<Status(Handle& stream)> cudaStreamCreate;
+  std::function<Status(Handle stream)> cudaStreamDestroy;
+  std::function<Status(Handle& event)> cudaEventCreate;
+  std::function<Status(Handle event)> cudaEventDestroy;
+  std::function<Status(Handle event, Handle stream)> cudaEventRecord;
+  std::function<Status(Handle stream, Handle event)> cudaStreamWaitEvent;
+  std::function<Status(Handle event, bool& done)> cudaEventQuery;
+  std::function<Status(Handle start, Handle end, double& seconds)> cudaEventElapsedTime;
+
+  // What matrix products keep: a cuBLASLt handle, its workspace and the algorithms chosen.
+  std::function<Status(Handle& products)> cublasLtCreate;
+  std::function<Status(Handle products)> cublasLtDestroy;
+  std::function<Status(const Operation&, ElementType, Handle products, Handle stream)> launch;
+
+  std::function<Status(UniqueId& id)> ncclGetUniqueId;
+  std::function<Status(Handle& comm, int ranks, const UniqueId& id, int rank)> ncclCommInitRank;
+  // Every rank of `comm` calls it; a negative colour takes no part and gets no communicator.
+  std::function<Status(Handle comm, int color, int key, Handle& part)> ncclCommSplit;
+  std::function<Status(Handle comm, bool& ready)> ncclCommGetAsyncError;
+  std::function<Status(Handle comm)> ncclCommDestroy;
+  std::function<Status(Handle comm)> ncclCommAbort;
+  std::function<Status()> ncclGroupStart;
+  std::function<Status()> ncclGroupEnd;
+  std::function<Status(const NcclCall&, ElementType, Handle comm, Handle stream)> communicate;
+};
+
+// CUDA's and NCCL's own; nothing where this program was built without CUDA.
+std::optional<GpuCalls> RealGpuCalls();
+
+}  // namespace millwright

@@ -1,0 +1,804 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Written to be right and readable; of the memory-bound ones each element is read and written once,
+// neighbouring threads having neighbouring elements.  Sums are taken in one order, so that the same
+// input gives the same bits.  Attention works on CUDA cores, not on tensor cores: expect a tenth of
+// a tuned kernel's speed in BF16.
+//
+// V is what values are stored in, S what is added up and computed in.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <variant>
+
+#include "runtime/cuda/kernels.h"
+
+namespace millwright {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarp = 32;
+
+// --- Numbers
+
+__device__ inline float Sum(float x) { return x; }
+__device__ inline double Sum(double x) { return x; }
+__device__ inline float Sum(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <class T, class S>
+__device__ inline T To(S x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(float(x));
+  } else {
+    return T(x);
+  }
+}
+
+__device__ inline float Exp(float x) { return expf(x); }
+__device__ inline double Exp(double x) { return exp(x); }
+__device__ inline float Log(float x) { return logf(x); }
+__device__ inline double Log(double x) { return log(x); }
+__device__ inline float Erf(float x) { return erff(x); }
+__device__ inline double Erf(double x) { return erf(x); }
+__device__ inline float SquareRoot(float x) { return sqrtf(x); }
+__device__ inline double SquareRoot(double x) { return sqrt(x); }
+
+template <class S>
+__device__ inline S MinusInfinity() {
+  return S(-INFINITY);
+}
+
+template <class T>
+T* Data(View view) {
+  return reinterpret_cast<T*>(view.data);
+}
+template <class T>
+const T* Data(ConstView view) {
+  return reinterpret_cast<const T*>(view.data);
+}
+
+int Blocks(std::int64_t elements) {
+  constexpr std::int64_t kMost = 1 << 20;  // a loop in the kernel does the rest
+  const std::int64_t blocks = (elements + kThreads - 1) / kThreads;
+  return int(blocks < kMost ? blocks : kMost);
+}
+
+// The sum, or maximum, over a block's threads, on all of them.
+template <bool kMaximum, class S>
+__device__ S OverBlock(S value) {
+  __shared__ S of_warp[kThreads / kWarp];
+  const auto both = [](S a, S b) {
+    if constexpr (kMaximum) {
+      return a > b ? a : b;
+    } else {
+      return a + b;
+    }
+  };
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) {
+    value = both(value, __shfl_xor_sync(0xffffffffU, value, lane));
+  }
+  __syncthreads();  // of_warp may still be read from the call before
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  value = of_warp[0];
+  for (int warp = 1; warp < kThreads / kWarp; ++warp) value = both(value, of_warp[warp]);
+  return value;
+}
+
+template <class... Parameters>
+void Start(void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream,
+           std::type_identity_t<Parameters>... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// --- Moving and adding
+
+template <class Body>
+__global__ void ForEachKernel(std::int64_t elements, Body body) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < elements;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    body(i);
+  }
+}
+template <class Body>
+void ForEach(std::int64_t elements, cudaStream_t stream, Body body) {
+  if (elements > 0) Start(ForEachKernel<Body>, dim3(Blocks(elements)), stream, elements, body);
+}
+
+// One block for each row.
+template <class Body>
+__global__ void ForRowsKernel(Body body) {
+  body(std::int64_t{blockIdx.x});
+}
+template <class Body>
+void ForRows(std::int64_t rows, cudaStream_t stream, Body body) {
+  if (rows > 0) Start(ForRowsKernel<Body>, dim3(unsigned(rows)), stream, body);
+}
+
+// to[c] += the sum over rows of of(row, c): 32 columns a block, the rows among its warps.
+template <class S, class Of>
+__global__ void AddColumnsKernel(std::int64_t rows, std::int64_t cols, S* to, Of of) {
+  __shared__ S sums[kThreads / kWarp][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + lane;
+  S sum = 0;
+  if (c < cols) {
+    for (std::int64_t r = warp; r < rows; r += kThreads / kWarp) sum += of(r, c);
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || c >= cols) return;
+  for (int w = 1; w < kThreads / kWarp; ++w) sum += sums[w][lane];
+  to[c] += sum;
+}
+template <class S, class Of>
+void AddColumnsOf(std::int64_t rows, std::int64_t cols, S* to, cudaStream_t stream, Of of) {
+  if (rows == 0 || cols == 0) return;
+  Start(AddColumnsKernel<S, Of>, dim3(unsigned((cols + kWarp - 1) / kWarp)), stream, rows, cols, to,
+        of);
+}
+
+template <class T, class S>
+void FillElements(View view, S value, cudaStream_t stream) {
+  T* to = Data<T>(view);
+  ForEach(view.size(), stream, [=] __device__(std::int64_t i) { to[i] = To<T>(value); });
+}
+
+template <class V, class S>
+void Launch(const compute::Fill& op, cudaStream_t stream) {
+  op.to.element == Element::kValue ? FillElements<V>(op.to, S(op.value), stream)
+                                   : FillElements<S>(op.to, S(op.value), stream);
+}
+
+template <class V, class S>
+void Launch(const compute::Copy& op, cudaStream_t stream) {
+  cudaMemcpyAsync(op.to.data, op.from.data, std::size_t(op.from.bytes()), cudaMemcpyDeviceToDevice,
+                  stream);
+}
+
+template <class T>
+void AddBlock(const compute::CopyBlock& op, cudaStream_t stream) {
+  const T* from = Data<T>(op.from);
+  T* to = Data<T>(op.to);
+  const std::int64_t cols = op.cols, from_stride = op.from_stride, to_stride = op.to_stride;
+  ForEach(op.rows * cols, stream, [=] __device__(std::int64_t i) {
+    const std::int64_t r = i / cols, c = i % cols;
+    T& sum = to[r * to_stride + c];
+    sum = To<T>(Sum(sum) + Sum(from[r * from_stride + c]));
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::CopyBlock& op, cudaStream_t stream) {
+  if (op.add) {
+    op.to.element == Element::kValue ? AddBlock<V>(op, stream) : AddBlock<S>(op, stream);
+    return;
+  }
+  const auto width = std::size_t(op.from.width);
+  cudaMemcpy2DAsync(op.to.data, std::size_t(op.to_stride) * width, op.from.data,
+                    std::size_t(op.from_stride) * width, std::size_t(op.cols) * width,
+                    std::size_t(op.rows), cudaMemcpyDeviceToDevice, stream);
+}
+
+template <class T>
+void AddElements(const compute::Add& op, cudaStream_t stream) {
+  const T* from = Data<T>(op.from);
+  T* to = Data<T>(op.to);
+  ForEach(op.to.size(), stream,
+          [=] __device__(std::int64_t i) { to[i] = To<T>(Sum(to[i]) + Sum(from[i])); });
+}
+
+template <class V, class S>
+void Launch(const compute::Add& op, cudaStream_t stream) {
+  op.to.element == Element::kValue ? AddElements<V>(op, stream) : AddElements<S>(op, stream);
+}
+
+template <class V, class S>
+void Launch(const compute::AddBias& op, cudaStream_t stream) {
+  const V* bias = Data<V>(op.bias);
+  V* x = Data<V>(op.x);
+  const std::int64_t cols = op.x.cols;
+  ForEach(op.x.size(), stream,
+          [=] __device__(std::int64_t i) { x[i] = To<V>(Sum(x[i]) + Sum(bias[i % cols])); });
+}
+
+template <class V, class S>
+void Launch(const compute::AddColumns& op, cudaStream_t stream) {
+  const V* from = Data<V>(op.from);
+  const std::int64_t cols = op.from.cols;
+  AddColumnsOf(op.from.rows, cols, Data<S>(op.to), stream,
+               [=] __device__(std::int64_t r, std::int64_t c) { return Sum(from[r * cols + c]); });
+}
+
+// --- The rest of a layer
+
+template <class V, class S>
+void Launch(const compute::RmsNorm& op, cudaStream_t stream) {
+  const V *x = Data<V>(op.x), *gain = Data<V>(op.gain);
+  V* y = Data<V>(op.y);
+  S* rstd = Data<S>(op.rstd);
+  const std::int64_t cols = op.x.cols;
+  ForRows(op.x.rows, stream, [=] __device__(std::int64_t r) {
+    S squares = 0;
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const S value = Sum(x[r * cols + c]);
+      squares += value * value;
+    }
+    squares = OverBlock<false>(squares);
+    const S scale = 1 / SquareRoot(squares / S(cols) + S(kNormEpsilon));
+    if (threadIdx.x == 0) rstd[r] = scale;
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      y[r * cols + c] = To<V>(Sum(x[r * cols + c]) * scale * Sum(gain[c]));
+    }
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::RmsNormGradient& op, cudaStream_t stream) {
+  const V *dy = Data<V>(op.dy), *x = Data<V>(op.x), *gain = Data<V>(op.gain);
+  const S* rstd = Data<S>(op.rstd);
+  V* dx = Data<V>(op.dx);
+  const std::int64_t cols = op.x.cols;
+  ForRows(op.x.rows, stream, [=] __device__(std::int64_t r) {
+    S along = 0;  // how much of the gradient only changes the length of x
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const std::int64_t i = r * cols + c;
+      along += Sum(dy[i]) * Sum(gain[c]) * Sum(x[i]);
+    }
+    const S scale = rstd[r];
+    along = OverBlock<false>(along) * scale * scale / S(cols);
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const std::int64_t i = r * cols + c;
+      dx[i] = To<V>(Sum(dx[i]) + scale * (Sum(dy[i]) * Sum(gain[c]) - Sum(x[i]) * along));
+    }
+  });
+  AddColumnsOf(op.x.rows, cols, Data<S>(op.dgain), stream,
+               [=] __device__(std::int64_t r, std::int64_t c) {
+                 return Sum(dy[r * cols + c]) * Sum(x[r * cols + c]) * rstd[r];
+               });
+}
+
+// One thread for a row and pair, for all heads: the angle is computed once.
+template <class V, class S>
+void Launch(const compute::Rope& op, cudaStream_t stream) {
+  V* x = Data<V>(op.x);
+  const auto* positions = Data<std::int32_t>(op.positions);
+  const std::int64_t cols = op.x.cols, size = op.head_size, half = size / 2,
+                     tokens = op.positions.size();
+  const double direction = op.back ? -1 : 1;
+  ForEach(op.x.rows * half, stream, [=] __device__(std::int64_t index) {
+    const std::int64_t r = index / half, i = index % half;
+    const double angle =
+        double(positions[r % tokens]) * pow(kRopeBase, -2.0 * double(i) / double(size));
+    const S cosine = S(cos(angle)), sine = S(direction * sin(angle));
+    for (V* head = x + r * cols; head < x + (r + 1) * cols; head += size) {
+      const S a = Sum(head[i]), b = Sum(head[i + half]);
+      head[i] = To<V>(a * cosine - b * sine);
+      head[i + half] = To<V>(a * sine + b * cosine);
+    }
+  });
+}
+
+template <class S>
+__device__ S Activated(Activation activation, S x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + Exp(-x));
+    case Activation::kGelu:
+      return x / 2 * (1 + Erf(x * S(M_SQRT1_2)));
+    case Activation::kRelu:
+      return x > 0 ? x : S(0);
+    case Activation::kSquaredRelu:
+      return x > 0 ? x * x : S(0);
+  }
+  return 0;
+}
+
+template <class S>
+__device__ S Slope(Activation activation, S x) {
+  switch (activation) {
+    case Activation::kSilu: {
+      const S sigmoid = 1 / (1 + Exp(-x));
+      return sigmoid * (1 + x * (1 - sigmoid));
+    }
+    case Activation::kGelu:
+      return (1 + Erf(x * S(M_SQRT1_2))) / 2 + x * Exp(-x * x / 2) * S(M_2_SQRTPI * M_SQRT1_2 / 2);
+    case Activation::kRelu:
+      return x > 0 ? S(1) : S(0);
+    case Activation::kSquaredRelu:
+      return x > 0 ? 2 * x : S(0);
+  }
+  return 0;
+}
+
+template <class V, class S>
+void Launch(const compute::Activate& op, cudaStream_t stream) {
+  const V* x = Data<V>(op.x);
+  V* y = Data<V>(op.y);
+  const std::int64_t width = op.y.cols, cols = op.x.cols;
+  const Activation activation = op.activation;
+  const bool gated = op.gated;
+  ForEach(op.y.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t in = i / width * cols + i % width;
+    const S value = Activated(activation, S(Sum(x[in])));
+    y[i] = To<V>(gated ? value * Sum(x[in + width]) : value);
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::ActivationGradient& op, cudaStream_t stream) {
+  const V *dy = Data<V>(op.dy), *x = Data<V>(op.x);
+  V* dx = Data<V>(op.dx);
+  const std::int64_t width = op.dy.cols, cols = op.x.cols;
+  const Activation activation = op.activation;
+  const bool gated = op.gated;
+  ForEach(op.dy.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t in = i / width * cols + i % width;
+    const S up = Sum(dy[i]), value = Sum(x[in]);
+    dx[in] = To<V>(up * Slope(activation, value) * (gated ? S(Sum(x[in + width])) : S(1)));
+    if (gated) dx[in + width] = To<V>(up * Activated(activation, value));
+  });
+}
+
+// --- Attention.  Eight neighbouring threads share a query (or, for dk and dv, a key): each has
+// every eighth element of its head, and a dot product is three exchanges in the warp.  A block
+// takes kTile keys (queries) at a time into shared memory, from which all of its queries (keys)
+// read them.
+
+constexpr int kShare = 8;
+constexpr int kOwners = kThreads / kShare;  // queries or keys that a block works for
+constexpr int kTile = 16;
+
+template <class S>
+__device__ S OverShare(S value) {
+  for (int lane = kShare / 2; lane > 0; lane /= 2) {
+    value += __shfl_xor_sync(0xffffffffU, value, lane);
+  }
+  return value;
+}
+
+struct AttentionShape {
+  std::int64_t queries, keys, head_size;
+  int heads, groups;
+  double scale;
+};
+
+// A thread's elements of a row of a head; beyond the head 0.
+template <int kEach, class S, class V>
+__device__ void LoadOwn(const V* row, std::int64_t head_size, bool there, S (&own)[kEach]) {
+  for (int e = 0; e < kEach; ++e) {
+    const int at = threadIdx.x % kShare + e * kShare;
+    own[e] = there && at < head_size ? S(Sum(row[at])) : S(0);
+  }
+}
+
+// Rows [first, first + kTile) of a head of two matrices into shared memory, as kEach * kShare wide.
+template <int kEach, class S, class V>
+__device__ void LoadTile(const V* a, std::int64_t a_stride, const V* b, std::int64_t b_stride,
+                         std::int64_t first, std::int64_t rows, std::int64_t head_size, S* tile_a,
+                         S* tile_b) {
+  constexpr int kWidth = kEach * kShare;
+  for (int i = threadIdx.x; i < kTile * kWidth; i += kThreads) {
+    const std::int64_t row = first + i / kWidth;
+    const int at = i % kWidth;
+    const bool there = row < rows && at < head_size;
+    tile_a[i] = there ? S(Sum(a[row * a_stride + at])) : S(0);
+    tile_b[i] = there ? S(Sum(b[row * b_stride + at])) : S(0);
+  }
+}
+
+template <int kEach, class S>
+__device__ S DotWithTile(const S (&own)[kEach], const S* tile_row) {
+  S dot = 0;
+  for (int e = 0; e < kEach; ++e) dot += own[e] * tile_row[threadIdx.x % kShare + e * kShare];
+  return OverShare(dot);
+}
+
+template <int kEach, class S>
+__device__ void AddTile(S weight, const S* tile_row, S (&own)[kEach]) {
+  for (int e = 0; e < kEach; ++e) own[e] += weight * tile_row[threadIdx.x % kShare + e * kShare];
+}
+
+// Grid: blocks of queries, heads, sequences.
+template <int kEach, class V, class S>
+__global__ void __launch_bounds__(kThreads)
+    AttendKernel(AttentionShape shape, const V* q, const V* k, const V* v,
+                 const std::int32_t* query_positions, const std::int32_t* key_positions, S* output,
+                 S* maximum, S* sum) {
+  __shared__ S keys[kTile * kEach * kShare], values[kTile * kEach * kShare];
+  const std::int64_t e = shape.head_size, h = blockIdx.y, s = blockIdx.z;
+  const std::int64_t group = h * shape.groups / shape.heads;
+  const std::int64_t q_stride = shape.heads * e, k_stride = shape.groups * e;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kOwners + threadIdx.x / kShare;
+  const bool there = i < shape.queries;
+  const std::int64_t row = s * shape.queries + i, state = row * shape.heads + h;
+  const std::int32_t position = there ? query_positions[i] : -1;
+  S own[kEach], out[kEach];
+  LoadOwn(q + row * q_stride + h * e, e, there, own);
+  LoadOwn(output + row * q_stride + h * e, e, there, out);
+  S highest = there ? maximum[state] : S(0), total = there ? sum[state] : S(0);
+  const std::int64_t of_sequence = s * shape.keys * k_stride + group * e;
+  for (std::int64_t first = 0; first < shape.keys; first += kTile) {
+    // Tiles of which nobody here sees a key are passed over.
+    bool sees = false;
+    for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
+      sees = sees || key_positions[first + j] <= position;
+    }
+    if (__syncthreads_or(sees ? 1 : 0) == 0) continue;
+    LoadTile<kEach>(k + of_sequence, k_stride, v + of_sequence, k_stride, first, shape.keys, e,
+                    keys, values);
+    __syncthreads();
+    for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
+      const S score = S(shape.scale) * DotWithTile(own, keys + j * kEach * kShare);
+      if (key_positions[first + j] > position) continue;  // all threads of a query alike
+      if (score > highest) {
+        const S shrink = Exp(highest - score);  // 0 for the first score
+        for (int c = 0; c < kEach; ++c) out[c] *= shrink;
+        total *= shrink;
+        highest = score;
+      }
+      const S weight = Exp(score - highest);
+      total += weight;
+      AddTile(weight, values + j * kEach * kShare, out);
+    }
+  }
+  if (!there) return;
+  for (int c = 0; c < kEach; ++c) {
+    const int at = threadIdx.x % kShare + c * kShare;
+    if (at < e) output[row * q_stride + h * e + at] = out[c];
+  }
+  if (threadIdx.x % kShare == 0) {
+    maximum[state] = highest;
+    sum[state] = total;
+  }
+}
+
+// Grid: blocks of queries, heads, sequences.
+template <int kEach, class V, class S>
+__global__ void __launch_bounds__(kThreads)
+    QueryGradientKernel(AttentionShape shape, const V* q, const V* k, const V* v,
+                        const std::int32_t* query_positions, const std::int32_t* key_positions,
+                        const S* log_sum, const S* row_sums, const V* doutput, V* dq) {
+  __shared__ S keys[kTile * kEach * kShare], values[kTile * kEach * kShare];
+  const std::int64_t e = shape.head_size, h = blockIdx.y, s = blockIdx.z;
+  const std::int64_t group = h * shape.groups / shape.heads;
+  const std::int64_t q_stride = shape.heads * e, k_stride = shape.groups * e;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kOwners + threadIdx.x / kShare;
+  const bool there = i < shape.queries;
+  const std::int64_t row = s * shape.queries + i;
+  const std::int32_t position = there ? query_positions[i] : -1;
+  S own[kEach], up[kEach], gradient[kEach] = {};
+  LoadOwn(q + row * q_stride + h * e, e, there, own);
+  LoadOwn(doutput + row * q_stride + h * e, e, there, up);
+  const S log_total = there ? log_sum[row * shape.heads + h] : S(0);
+  const S along = there ? row_sums[row * shape.heads + h] : S(0);
+  const std::int64_t of_sequence = s * shape.keys * k_stride + group * e;
+  for (std::int64_t first = 0; first < shape.keys; first += kTile) {
+    bool sees = false;
+    for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
+      sees = sees || key_positions[first + j] <= position;
+    }
+    if (__syncthreads_or(sees ? 1 : 0) == 0) continue;
+    LoadTile<kEach>(k + of_sequence, k_stride, v + of_sequence, k_stride, first, shape.keys, e,
+                    keys, values);
+    __syncthreads();
+    for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
+      const S* key = keys + j * kEach * kShare;
+      const S score = S(shape.scale) * DotWithTile(own, key);
+      const S dweight = DotWithTile(up, values + j * kEach * kShare);
+      if (key_positions[first + j] > position) continue;
+      const S weight = Exp(score - log_total);
+      AddTile(weight * (dweight - along) * S(shape.scale), key, gradient);
+    }
+  }
+  if (!there) return;
+  for (int c = 0; c < kEach; ++c) {
+    const int at = threadIdx.x % kShare + c * kShare;
+    if (at >= e) continue;
+    V& to = dq[row * q_stride + h * e + at];
+    to = To<V>(Sum(to) + gradient[c]);
+  }
+}
+
+// Grid: blocks of keys, KV heads, sequences.
+template <int kEach, class V, class S>
+__global__ void __launch_bounds__(kThreads)
+    KeyGradientKernel(AttentionShape shape, const V* q, const V* k, const V* v,
+                      const std::int32_t* query_positions, const std::int32_t* key_positions,
+                      const S* log_sum, const S* row_sums, const V* doutput, V* dk, V* dv) {
+  __shared__ S queries[kTile * kEach * kShare], ups[kTile * kEach * kShare];
+  const std::int64_t e = shape.head_size, group = blockIdx.y, s = blockIdx.z;
+  const std::int64_t q_stride = shape.heads * e, k_stride = shape.groups * e;
+  const std::int64_t j = std::int64_t{blockIdx.x} * kOwners + threadIdx.x / kShare;
+  const bool there = j < shape.keys;
+  const std::int64_t row = s * shape.keys + j;
+  const std::int32_t position = there ? key_positions[j] : INT32_MAX;
+  S key[kEach], value[kEach], of_key[kEach] = {}, of_value[kEach] = {};
+  LoadOwn(k + row * k_stride + group * e, e, there, key);
+  LoadOwn(v + row * k_stride + group * e, e, there, value);
+  for (int h = 0; h < shape.heads; ++h) {
+    if (std::int64_t{h} * shape.groups / shape.heads != group) continue;
+    const std::int64_t of_sequence = s * shape.queries * q_stride + h * e;
+    for (std::int64_t first = 0; first < shape.queries; first += kTile) {
+      bool seen = false;
+      for (int i = 0; i < kTile && first + i < shape.queries; ++i) {
+        seen = seen || position <= query_positions[first + i];
+      }
+      if (__syncthreads_or(seen ? 1 : 0) == 0) continue;
+      LoadTile<kEach>(q + of_sequence, q_stride, doutput + of_sequence, q_stride, first,
+                      shape.queries, e, queries, ups);
+      __syncthreads();
+      for (int i = 0; i < kTile && first + i < shape.queries; ++i) {
+        const S *query = queries + i * kEach * kShare, *up = ups + i * kEach * kShare;
+        const S score = S(shape.scale) * DotWithTile(key, query);
+        const S dweight = DotWithTile(value, up);
+        if (position > query_positions[first + i]) continue;
+        const std::int64_t state = (s * shape.queries + first + i) * shape.heads + h;
+        const S weight = Exp(score - log_sum[state]);
+        AddTile(weight * (dweight - row_sums[state]) * S(shape.scale), query, of_key);
+        AddTile(weight, up, of_value);
+      }
+    }
+  }
+  if (!there) return;
+  for (int c = 0; c < kEach; ++c) {
+    const int at = threadIdx.x % kShare + c * kShare;
+    if (at >= e) continue;
+    const std::int64_t to = row * k_stride + group * e + at;
+    dk[to] = To<V>(Sum(dk[to]) + of_key[c]);
+    dv[to] = To<V>(Sum(dv[to]) + of_value[c]);
+  }
+}
+
+template <class Op>
+AttentionShape ShapeOf(const Op& op) {
+  return {.queries = op.query_positions.size(),
+          .keys = op.key_positions.size(),
+          .head_size = op.layout.head_size,
+          .heads = op.layout.heads,
+          .groups = op.layout.groups,
+          .scale = op.layout.scale};
+}
+
+dim3 AttentionGrid(std::int64_t owners, int heads, std::int64_t sequences) {
+  return {unsigned((owners + kOwners - 1) / kOwners), unsigned(heads), unsigned(sequences)};
+}
+
+// Calls launch with the elements of a head that each thread has, as a constant.
+template <class Launch>
+cudaError_t ForHeadSize(std::int64_t head_size, const Launch& launch) {
+  if (head_size <= 8 * kShare) {
+    launch(std::integral_constant<int, 8>());
+  } else if (head_size <= 16 * kShare) {
+    launch(std::integral_constant<int, 16>());
+  } else if (head_size <= 24 * kShare) {  // 192: of fp64 two tiles fill shared memory
+    launch(std::integral_constant<int, 24>());
+  } else {
+    return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+template <class V, class S>
+cudaError_t Launch(const compute::AttendBlock& op, cudaStream_t stream) {
+  return ForHeadSize(op.layout.head_size, [&](auto each) {
+    Start(AttendKernel<each(), V, S>,
+          AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.output), Data<S>(op.maximum), Data<S>(op.sum));
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::FinishAttention& op, cudaStream_t stream) {
+  const S *accumulated = Data<S>(op.accumulated), *maximum = Data<S>(op.maximum),
+          *sum = Data<S>(op.sum);
+  V* output = Data<V>(op.output);
+  S* log_sum = Data<S>(op.log_sum);
+  const std::int64_t e = op.layout.head_size;
+  ForEach(op.output.size(), stream, [=] __device__(std::int64_t i) {
+    output[i] = To<V>(accumulated[i] / sum[i / e]);
+    if (i % e == 0) log_sum[i / e] = maximum[i / e] + Log(sum[i / e]);
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::AttentionRowSums& op, cudaStream_t stream) {
+  const V *output = Data<V>(op.output), *doutput = Data<V>(op.doutput);
+  S* sums = Data<S>(op.sums);
+  const std::int64_t e = op.layout.head_size;
+  // Rows are heads of rows here, since a row is its heads one after the other.
+  ForEach(op.sums.size() * kShare, stream, [=] __device__(std::int64_t i) {
+    const std::int64_t head = i / kShare;
+    S sum = 0;
+    for (std::int64_t c = i % kShare; c < e; c += kShare) {
+      sum += Sum(output[head * e + c]) * Sum(doutput[head * e + c]);
+    }
+    // The threads of a share alone: in the last round a warp may not be whole.
+    const unsigned share = 0xffU << (threadIdx.x % kWarp / kShare * kShare);
+    for (int lane = kShare / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(share, sum, lane);
+    if (i % kShare == 0) sums[head] = sum;
+  });
+}
+
+template <class V, class S>
+cudaError_t Launch(const compute::AttentionGradient& op, cudaStream_t stream) {
+  return ForHeadSize(op.layout.head_size, [&](auto each) {
+    Start(QueryGradientKernel<each(), V, S>,
+          AttentionGrid(op.query_positions.size(), op.layout.heads, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.log_sum), Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dq));
+    Start(KeyGradientKernel<each(), V, S>,
+          AttentionGrid(op.key_positions.size(), op.layout.groups, op.layout.sequences), stream,
+          ShapeOf(op), Data<V>(op.q), Data<V>(op.k), Data<V>(op.v),
+          Data<std::int32_t>(op.query_positions), Data<std::int32_t>(op.key_positions),
+          Data<S>(op.log_sum), Data<S>(op.row_sums), Data<V>(op.doutput), Data<V>(op.dk),
+          Data<V>(op.dv));
+  });
+}
+
+// --- Embedding and cross-entropy
+
+template <class V, class S>
+void Launch(const compute::Embed& op, cudaStream_t stream) {
+  const V* table = Data<V>(op.table);
+  const auto* ids = Data<std::int32_t>(op.ids);
+  V* y = Data<V>(op.y);
+  const std::int64_t cols = op.y.cols;
+  ForEach(op.y.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t id = ids[i / cols];
+    y[i] = id < 0 ? To<V>(S(0)) : table[id * cols + i % cols];
+  });
+}
+
+// The first row of a token adds those of all: in one order, and nobody else writes there.
+template <class V, class S>
+void Launch(const compute::EmbeddingGradient& op, cudaStream_t stream) {
+  const V* dy = Data<V>(op.dy);
+  const auto* ids = Data<std::int32_t>(op.ids);
+  S* dtable = Data<S>(op.dtable);
+  const std::int64_t rows = op.dy.rows, cols = op.dy.cols;
+  ForRows(rows, stream, [=] __device__(std::int64_t r) {
+    const std::int32_t id = ids[r];
+    bool earlier = id < 0;
+    for (std::int64_t other = threadIdx.x; other < r; other += kThreads) {
+      earlier = earlier || ids[other] == id;
+    }
+    if (__syncthreads_or(earlier ? 1 : 0) != 0) return;
+    for (std::int64_t other = r; other < rows; ++other) {
+      if (ids[other] != id) continue;
+      for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+        dtable[id * cols + c] += Sum(dy[other * cols + c]);
+      }
+    }
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::RowMaximum& op, cudaStream_t stream) {
+  const V* logits = Data<V>(op.logits);
+  S* maximum = Data<S>(op.maximum);
+  const std::int64_t cols = op.logits.cols, words = op.words;
+  ForRows(op.logits.rows, stream, [=] __device__(std::int64_t r) {
+    S highest = MinusInfinity<S>();
+    for (std::int64_t c = threadIdx.x; c < words; c += kThreads) {
+      const S logit = Sum(logits[r * cols + c]);
+      highest = logit > highest ? logit : highest;
+    }
+    highest = OverBlock<true>(highest);
+    if (threadIdx.x == 0) maximum[r] = highest;
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::CrossEntropySums& op, cudaStream_t stream) {
+  const V* logits = Data<V>(op.logits);
+  const auto* labels = Data<std::int32_t>(op.labels);
+  const S* maximum = Data<S>(op.maximum);
+  S *sum = Data<S>(op.sum), *label_logit = Data<S>(op.label_logit);
+  const std::int64_t cols = op.logits.cols, words = op.words;
+  ForRows(op.logits.rows, stream, [=] __device__(std::int64_t r) {
+    const S highest = maximum[r];
+    S total = 0;
+    for (std::int64_t c = threadIdx.x; c < words; c += kThreads) {
+      total += Exp(Sum(logits[r * cols + c]) - highest);
+    }
+    total = OverBlock<false>(total);
+    if (threadIdx.x != 0) return;
+    sum[r] = total;
+    label_logit[r] = labels[r] < 0 ? S(0) : S(Sum(logits[r * cols + labels[r]]));
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::TokenLoss& op, cudaStream_t stream) {
+  const S *maximum = Data<S>(op.maximum), *sum = Data<S>(op.sum),
+          *label_logit = Data<S>(op.label_logit);
+  S* loss = Data<S>(op.loss);
+  ForEach(op.loss.size(), stream,
+          [=] __device__(std::int64_t r) { loss[r] = maximum[r] + Log(sum[r]) - label_logit[r]; });
+}
+
+template <class V, class S>
+void Launch(const compute::CrossEntropyGradient& op, cudaStream_t stream) {
+  const V* logits = Data<V>(op.logits);
+  const auto* labels = Data<std::int32_t>(op.labels);
+  const S *maximum = Data<S>(op.maximum), *sum = Data<S>(op.sum);
+  V* gradient = Data<V>(op.gradient);
+  const std::int64_t cols = op.logits.cols, words = op.words;
+  const S share = S(op.share);
+  ForEach(op.logits.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t r = i / cols, c = i % cols;
+    S value = c < words ? share * Exp(Sum(logits[i]) - maximum[r]) / sum[r] : S(0);
+    if (c == labels[r]) value -= share;
+    gradient[i] = To<V>(value);
+  });
+}
+
+// --- Optimizer
+
+template <class V, class S>
+void Launch(const compute::AdamUpdate& op, cudaStream_t stream) {
+  const S* gradients = Data<S>(op.gradient);
+  S *moment1 = Data<S>(op.moment1), *moment2 = Data<S>(op.moment2), *master = Data<S>(op.master);
+  V* weights = Data<V>(op.weights);
+  const S rate = S(op.rate), beta1 = S(op.beta1), beta2 = S(op.beta2), rest1 = S(1 - op.beta1),
+          rest2 = S(1 - op.beta2), epsilon = S(op.epsilon), correction1 = S(op.correction1),
+          correction2 = S(op.correction2);
+  ForEach(op.gradient.size(), stream, [=] __device__(std::int64_t i) {
+    const S gradient = gradients[i];
+    const S m = beta1 * moment1[i] + rest1 * gradient;
+    const S v = beta2 * moment2[i] + rest2 * gradient * gradient;
+    moment1[i] = m;
+    moment2[i] = v;
+    const S old = master != nullptr ? master[i] : S(Sum(weights[i]));
+    const S updated = old - rate * (m / correction1) / (SquareRoot(v / correction2) + epsilon);
+    if (master != nullptr) master[i] = updated;
+    weights[i] = To<V>(updated);
+  });
+}
+
+template <class V, class S>
+cudaError_t LaunchTyped(const Operation& operation, cudaStream_t stream) {
+  const cudaError_t refused = std::visit(
+      [&](const auto& op) {
+        using Op = std::decay_t<decltype(op)>;
+        if constexpr (std::is_same_v<Op, compute::Linear> ||
+                      std::is_same_v<Op, compute::LinearInputGradient> ||
+                      std::is_same_v<Op, compute::LinearWeightGradient>) {
+          return cudaErrorInvalidValue;  // cuBLASLt's
+        } else if constexpr (std::is_same_v<decltype(Launch<V, S>(op, stream)), cudaError_t>) {
+          return Launch<V, S>(op, stream);
+        } else {
+          Launch<V, S>(op, stream);
+          return cudaSuccess;
+        }
+      },
+      operation);
+  return refused != cudaSuccess ? refused : cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t LaunchKernel(const Operation& operation, ElementType type, cudaStream_t stream) {
+  switch (type) {
+    case ElementType::kFp64:
+      return LaunchTyped<double, double>(operation, stream);
+    case ElementType::kFp32:
+      return LaunchTyped<float, float>(operation, stream);
+    case ElementType::kBf16:
+      return LaunchTyped<__nv_bfloat16, float>(operation, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace millwright

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a backend can be asked to compute, on buffers that only it can read.
+//
+// An Operation is a kernel by name with its operands: the operators of a transformer, forward and
+// backward, on one rank's part of the data.  Rows are tokens, all of a sequence after those of the
+// one before.  Matrices are in row-major order; a linear layer is y = x W^T, W being output x input
+// features.  Operands do not overlap.  What is added to, and not set, is marked +=.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "core/model.h"
+
+namespace millwright {
+
+// What a backend computes in.  With BF16, what is added up is FP32.
+enum class ElementType : std::uint8_t { kFp64, kFp32, kBf16 };
+std::string_view Name(ElementType type);  // "fp64"
+
+// What a number is for; how wide it is then, the backend decides.
+enum class Element : std::uint8_t {
+  kValue,  // activations, weights and the gradients of activations
+  kSum,    // what is added up: gradients of weights, the optimizer's state, a row's statistics
+  kIndex,  // 32-bit integers: tokens and positions
+};
+
+// rows x cols elements of a device buffer, not owned.
+template <class Byte>
+struct BasicView {
+  Byte* data = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  Element element = Element::kValue;
+  int width = 0;  // bytes of an element
+
+  std::int64_t size() const { return rows * cols; }
+  std::int64_t bytes() const { return size() * width; }
+  bool empty() const { return size() == 0; }
+  // Elements [first, first + count), as one row.
+  BasicView Part(std::int64_t first, std::int64_t count) const {
+    return {data + first * width, 1, count, element, width};
+  }
+  BasicView Rows(std::int64_t first, std::int64_t count) const {
+    return {data + first * cols * width, count, cols, element, width};
+  }
+  BasicView Shaped(std::int64_t new_rows, std::int64_t new_cols) const {
+    return {data, new_rows, new_cols, element, width};
+  }
+  // NOLINTNEXTLINE(google-explicit-constructor): what may be written may be read
+  operator BasicView<const Byte>() const
+    requires(!std::is_const_v<Byte>)
+  {
+    return {data, rows, cols, element, width};
+  }
+};
+using View = BasicView<std::byte>;
+using ConstView = BasicView<const std::byte>;
+
+// Query heads and KV heads on this rank; a query attends to keys of its sequence at its position
+// and before.
+struct AttentionLayout {
+  std::int64_t sequences = 1, head_size = 1;
+  int heads = 1, groups = 1;
+  double scale = 1;
+};
+
+inline constexpr double kNormEpsilon = 1e-5;  // rms_norm_eps of meta-llama/Llama-3.1-8B
+inline constexpr double kRopeBase = 10'000;   // arXiv:2104.09864, section 3.3
+
+namespace compute {
+
+// --- Moving and adding
+
+struct Fill {
+  View to;
+  double value = 0;
+};
+struct Copy {
+  ConstView from;
+  View to;  // as many elements of the same kind
+};
+// rows x cols elements, rows `*_stride` elements apart.
+struct CopyBlock {
+  ConstView from;
+  View to;  // += where `add`
+  std::int64_t rows = 0, cols = 0, from_stride = 0, to_stride = 0;
+  bool add = false;
+};
+struct Add {
+  ConstView from;
+  View to;  // +=
+};
+
+// --- Linear layers
+
+struct Linear {
+  ConstView x, w;
+  View y;
+};
+struct LinearInputGradient {
+  ConstView dy, w;
+  View dx;  // += where `add`
+  bool add = false;
+};
+struct LinearWeightGradient {
+  ConstView dy, x;
+  View dw;  // +=
+};
+// `bias`, which may be empty, to each row.
+struct AddBias {
+  ConstView bias;
+  View x;  // +=
+};
+struct AddColumns {
+  ConstView from;
+  View to;  // += the sum of each column
+};
+
+// --- The rest of a layer
+
+// y = x / rms(x) * gain; rstd[row] = 1 / rms.
+struct RmsNorm {
+  ConstView x, gain;
+  View y, rstd;
+};
+struct RmsNormGradient {
+  ConstView dy, x, gain, rstd;
+  View dx, dgain;  // += both
+};
+// Turns elements i and i + size/2 of each head by position x base^(-2i/size), or back.
+// `positions` are those of one sequence's rows.
+struct Rope {
+  View x;
+  ConstView positions;
+  std::int64_t head_size = 0;
+  bool back = false;
+};
+// activation(x), or activation(gate) x up where gated: x then holds the gate's columns before those
+// of up.  GELU is the one with the error function.
+struct Activate {
+  ConstView x;
+  View y;
+  Activation activation = Activation::kSilu;
+  bool gated = false;
+};
+struct ActivationGradient {
+  ConstView dy, x;
+  View dx;
+  Activation activation = Activation::kSilu;
+  bool gated = false;
+};
+
+// --- Attention on blocks of keys and values that arrive one after the other: the softmax is kept
+// as a running maximum and sum (arXiv:2205.14135, algorithm 1).
+
+// Into the state of each query's row and head: output, maximum (at first minus infinity) and sum.
+struct AttendBlock {
+  AttentionLayout layout;
+  ConstView q, k, v, query_positions, key_positions;
+  View output, maximum, sum;  // kSum, +=
+};
+// After the last block: the output, and the logarithm of each row's and head's sum.
+struct FinishAttention {
+  AttentionLayout layout;
+  ConstView accumulated, maximum, sum;
+  View output, log_sum;
+};
+// Of each query's row and head the sum of output x its gradient, which is that of the softmax x its
+// gradient.
+struct AttentionRowSums {
+  AttentionLayout layout;
+  ConstView output, doutput;
+  View sums;
+};
+// What one block of keys and values has to do with the gradients.
+struct AttentionGradient {
+  AttentionLayout layout;
+  ConstView q, k, v, query_positions, key_positions, log_sum, row_sums, doutput;
+  View dq, dk, dv;  // +=
+};
+
+// --- Embedding and cross-entropy.  Ids are rows of this rank's table, or columns of its logits; of
+// an id that is negative another rank has the row or column.
+
+struct Embed {
+  ConstView table, ids;
+  View y;
+};
+struct EmbeddingGradient {
+  ConstView dy, ids;
+  View dtable;  // +=
+};
+// Columns from `words` on are padding.
+struct RowMaximum {
+  ConstView logits;
+  std::int64_t words = 0;
+  View maximum;  // minus infinity where there are no words
+};
+struct CrossEntropySums {
+  ConstView logits, labels, maximum;
+  std::int64_t words = 0;
+  View sum, label_logit;  // of exp(logit - maximum); 0 where another rank has the label
+};
+struct TokenLoss {
+  ConstView maximum, sum, label_logit;
+  View loss;
+};
+// share x (softmax - 1 at the label).
+struct CrossEntropyGradient {
+  ConstView logits, labels, maximum, sum;
+  std::int64_t words = 0;
+  double share = 1;
+  View gradient;
+};
+
+// --- Optimizer
+
+// Adam (arXiv:1412.6980, algorithm 1) of the step by which the corrections are 1 - beta^step.
+// Where `master` is not empty it is what is updated, and `weights` are its rounded copy.
+struct AdamUpdate {
+  ConstView gradient;
+  View moment1, moment2, weights, master;
+  double rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, correction1 = 1, correction2 = 1;
+};
+
+}  // namespace compute
+
+using Operation =
+    std::variant<compute::Fill, compute::Copy, compute::CopyBlock, compute::Add, compute::Linear,
+                 compute::LinearInputGradient, compute::LinearWeightGradient, compute::AddBias,
+                 compute::AddColumns, compute::RmsNorm, compute::RmsNormGradient, compute::Rope,
+                 compute::Activate, compute::ActivationGradient, compute::AttendBlock,
+                 compute::FinishAttention, compute::AttentionRowSums, compute::AttentionGradient,
+                 compute::Embed, compute::EmbeddingGradient, compute::RowMaximum,
+                 compute::CrossEntropySums, compute::TokenLoss, compute::CrossEntropyGradient,
+                 compute::AdamUpdate>;
+
+}  // namespace millwright

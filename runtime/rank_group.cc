@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/rank_group.h"
+
+#include "core/check.h"
+#include "sim/collectives.h"
+
+namespace millwright {
+
+int IndexIn(const RankGroup& group, int rank) {
+  const int index = (rank - group.first) / group.stride;
+  MILLWRIGHT_CHECK(index >= 0 && index < group.ranks && group.member(index) == rank);
+  return index;
+}
+
+std::pair<std::int64_t, std::int64_t> PartOf(const RankGroup& group, int rank,
+                                             std::int64_t elements) {
+  if (group.ranks == 1) return {0, elements};
+  const int index = IndexIn(group, rank);
+  const TransferPlan plan({.kind = CollectiveKind::kAllGather,
+                           .algorithm = CollectiveAlgorithm::kRing,
+                           .payload = Bytes(1),
+                           .domain_sizes = {group.ranks}});
+  MILLWRIGHT_CHECK(plan.blocks() == group.ranks && plan.StartsWith(index, index));
+  return plan.RangeOf(index, elements);
+}
+
+RankGroups GroupsOf(const ParallelConfig& p, int rank) {
+  const RankPlace place = PlaceOf(p, rank);
+  return {
+      .place = place,
+      .tensor = {.first = rank - place.tensor, .stride = 1, .ranks = p.tensor},
+      .context = {.first = rank - place.context * p.tensor, .stride = p.tensor, .ranks = p.context},
+      .data = {.first = rank - (place.data * p.context + place.context) * p.tensor,
+               .stride = p.tensor,
+               .ranks = p.data * p.context},
+      .everyone = {.first = 0, .stride = 1, .ranks = int(p.gpus())}};
+}
+
+}  // namespace millwright

@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/unit_operators.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+constexpr double kActivationWidth = 2;  // bytes of an element in cost_models/operators' payloads
+constexpr double kLossWidth = 4;        //   and of a number of the cross-entropy
+
+bool IsMatrixProduct(OperatorCode code) {
+  return code == OperatorCode::kQkv || code == OperatorCode::kAttentionOutput ||
+         code == OperatorCode::kFc1 || code == OperatorCode::kFc2 ||
+         code == OperatorCode::kOutputHead;
+}
+
+// Which norm's output is gathered, or is the input of the GEMM.
+std::size_t NormBefore(const Operator& op) {
+  return op.name.starts_with("mlp") || op.name.starts_with("fc1") ? 1 : 0;
+}
+
+}  // namespace
+
+UnitOperators::UnitOperators(const Workload& workload, const RankGroups& groups, Backend& backend)
+    : workload_(workload),
+      groups_(groups),
+      backend_(backend),
+      attention_(workload, groups, backend) {
+  const PipelineSchedule& schedule = workload.schedule;
+  const auto& order = schedule.orders[std::size_t(groups.place.pipeline)];
+  const auto heads = std::count_if(order.begin(), order.end(), [&](const Pass& pass) {
+    return pass.kind == PassKind::kForward && schedule.last_of_direction(pass.stage);
+  });
+  losses_ = Tensor(backend, 1, heads * tokens(), Element::kSum);
+}
+
+void UnitOperators::StartStep(int step) {
+  step_ = step;
+  counted_ = 0;
+}
+
+double UnitOperators::Loss() const {
+  if (groups_.place.tensor != 0) return 0;  // all tensor ranks have the same
+  MILLWRIGHT_CHECK(counted_ == losses_.size());
+  if (losses_.empty()) return 0;
+  const std::vector<double> losses = backend_.Download(losses_);
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
+
+Tensor UnitOperators::Ids(const Pass& pass, int ahead, std::int64_t first, std::int64_t count) {
+  const PipelineSchedule& schedule = workload_.schedule;
+  const std::vector<std::int32_t>& positions = attention_.positions();
+  const int direction = pass.stage / schedule.stages_per_direction();
+  const std::int64_t micro_batch =
+      std::int64_t{1} * groups_.place.data * schedule.micro_batches +
+      std::int64_t{1} * direction * schedule.micro_batches_per_direction() + pass.micro_batch;
+  std::vector<std::int32_t> ids;
+  for (std::int64_t s = 0; s < workload_.parallel.micro_batch_size; ++s) {
+    for (std::int32_t position : positions) {
+      const std::int64_t sequence = micro_batch * workload_.parallel.micro_batch_size + s;
+      const std::int64_t id =
+          Token(workload_, step_, sequence, std::int64_t{position} + ahead) - first;
+      ids.push_back(id < count ? std::int32_t(std::max<std::int64_t>(id, -1)) : -1);
+    }
+  }
+  Tensor tensor(backend_, 1, std::int64_t(ids.size()), Element::kIndex);
+  backend_.Upload(std::span<const std::int32_t>(ids), tensor);
+  return tensor;
+}
+
+// --- Forward
+
+Tensor UnitOperators::Linear(const Unit& unit, std::string_view weight, std::string_view bias,
+                             ConstView x) {
+  const ConstView w = unit.weight(weight);
+  Tensor y(backend_, x.rows, w.rows);
+  backend_.Run(compute::Linear{.x = x, .w = w, .y = y});
+  AddBias(unit.weight(bias), y);
+  return y;
+}
+
+void UnitOperators::AddBias(ConstView bias, View x) {
+  if (!bias.empty()) backend_.Run(compute::AddBias{.bias = bias, .x = x});
+}
+
+void UnitOperators::Norm(const Unit& unit, std::string_view gain, ConstView x, std::size_t which,
+                         Saved& saved) {
+  saved.normed[which] = Tensor(backend_, x.rows, x.cols);
+  saved.rstd[which] = Tensor(backend_, x.rows, 1, Element::kSum);
+  backend_.Run(compute::RmsNorm{
+      .x = x, .gain = unit.weight(gain), .y = saved.normed[which], .rstd = saved.rstd[which]});
+}
+
+void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pass, Saved& saved,
+                            Tensor& flow) {
+  const Operator& op = unit.operators[index];
+  const ModelConfig& model = workload_.model;
+  // The input of the GEMM after a norm.
+  const auto normed = [&](std::size_t which) -> ConstView {
+    return std::as_const(flow.empty() ? saved.normed[which] : flow).view();
+  };
+  switch (unit.codes[index]) {
+    case OperatorCode::kEmbedding: {
+      const TensorPart& table = unit.part("token_embedding");
+      const Tensor ids = Ids(pass, 0, table.first_row, table.rows);
+      flow = Tensor(backend_, ids.size(), model.hidden_size);
+      backend_.Run(compute::Embed{.table = unit.weight("token_embedding"), .ids = ids, .y = flow});
+      return;
+    }
+    case OperatorCode::kInputNorm:
+    case OperatorCode::kFinalNorm:
+      saved.input = std::move(flow);
+      Norm(unit, op.name == "final norm" ? "final_norm" : "attention_norm", saved.input, 0, saved);
+      return;
+    case OperatorCode::kPreMlpNorm:
+      Norm(unit, "mlp_norm", saved.middle, 1, saved);
+      return;
+    case OperatorCode::kGather:
+      if (op.forward) flow = GatherRows(op, saved.normed[NormBefore(op)]);
+      return;
+    case OperatorCode::kRegather:
+      return;
+    case OperatorCode::kReduce:
+      if (workload_.parallel.sequence_parallel) {
+        flow = ScatterRows(op, std::move(flow));
+      } else {
+        ReduceRows(op, flow);
+      }
+      return;
+    case OperatorCode::kQkv: {
+      const ConstView x = normed(0), kv = unit.weight("kv"), bias = unit.weight("kv_bias");
+      saved.q = Linear(unit, "q", "q_bias", x);
+      const std::int64_t width = kv.rows / 2;  // keys', then as many of values'
+      saved.k = Tensor(backend_, x.rows, width);
+      saved.v = Tensor(backend_, x.rows, width);
+      backend_.Run(compute::Linear{.x = x, .w = kv.Rows(0, width), .y = saved.k});
+      backend_.Run(compute::Linear{.x = x, .w = kv.Rows(width, width), .y = saved.v});
+      if (!bias.empty()) {
+        AddBias(bias.Part(0, width), saved.k);
+        AddBias(bias.Part(width, width), saved.v);
+      }
+      flow = {};
+      return;
+    }
+    case OperatorCode::kRope:
+      for (Tensor* rows : {&saved.q, &saved.k}) {
+        backend_.Run(compute::Rope{.x = *rows,
+                                   .positions = attention_.device_positions(),
+                                   .head_size = model.kv_channels});
+      }
+      return;
+    case OperatorCode::kUlyssesIn: {
+      saved.k = attention_.Spread(saved.k);
+      saved.v = attention_.Spread(saved.v);
+      const std::array<ConstView, 3> tensors{saved.q, saved.k, saved.v};
+      std::vector<Tensor> exchanged = attention_.TokensToHeads(op, tensors);
+      saved.q = std::move(exchanged[0]);
+      saved.k = std::move(exchanged[1]);
+      saved.v = std::move(exchanged[2]);
+      return;
+    }
+    case OperatorCode::kAttention:
+      attention_.Attend(unit, saved);
+      return;
+    case OperatorCode::kRing:  // done with the attention that it goes with
+    case OperatorCode::kRingMerge:
+      return;
+    case OperatorCode::kUlyssesOut: {
+      const std::array<ConstView, 1> tensors{saved.attended};
+      flow = std::move(attention_.HeadsToTokens(op, tensors).front());
+      return;
+    }
+    case OperatorCode::kAttentionOutput:
+      if (attention_.ulysses()) saved.attention_rows = std::move(flow);
+      flow = Linear(unit, "attention_output", "",
+                    attention_.ulysses() ? saved.attention_rows : saved.attended);
+      return;
+    case OperatorCode::kAttentionResidual:
+      // The bias of a row-parallel product: after the sum over ranks, or it would be added t times.
+      AddBias(unit.weight("attention_output_bias"), flow);
+      backend_.Run(compute::Add{.from = saved.input, .to = flow});
+      saved.middle = std::move(flow);
+      return;
+    case OperatorCode::kFc1:
+      saved.fc1 = Linear(unit, "fc1", "fc1_bias", normed(1));
+      flow = {};
+      return;
+    case OperatorCode::kActivation:
+      saved.fc2_input =
+          Tensor(backend_, saved.fc1.rows(), saved.fc1.cols() / (model.gated_linear_unit ? 2 : 1));
+      backend_.Run(compute::Activate{.x = saved.fc1,
+                                     .y = saved.fc2_input,
+                                     .activation = model.activation,
+                                     .gated = model.gated_linear_unit});
+      return;
+    case OperatorCode::kFc2:
+      flow = Linear(unit, "fc2", "", saved.fc2_input);
+      return;
+    case OperatorCode::kMlpResidual:
+      AddBias(unit.weight("fc2_bias"), flow);
+      backend_.Run(compute::Add{.from = saved.middle, .to = flow});
+      return;
+    case OperatorCode::kOutputHead:
+      saved.logits = Linear(unit, "output_head", "", normed(0));
+      flow = {};
+      return;
+    case OperatorCode::kCrossEntropy:
+      saved.maximum = Tensor(backend_, saved.logits.rows(), 1, Element::kSum);
+      backend_.Run(compute::RowMaximum{
+          .logits = saved.logits, .words = WordsOf(saved.logits), .maximum = saved.maximum});
+      if (groups_.tensor.ranks == 1) CrossEntropy(nullptr, pass, saved);
+      return;
+    case OperatorCode::kCrossEntropyReduce:
+      CrossEntropy(&op, pass, saved);
+      return;
+  }
+}
+
+void UnitOperators::Recompute(const Unit& unit, std::size_t index, PassState& state, Saved& saved) {
+  // What the operators that are computed again begin with; the others go on from there.
+  const OperatorCode code = unit.codes[index];
+  if (code == OperatorCode::kInputNorm) state.again = std::move(saved.input);
+  if (code == OperatorCode::kGather || (code == OperatorCode::kFc1 && groups_.tensor.ranks == 1)) {
+    state.again = {};
+  }
+  Forward(unit, index, state.pass, saved, state.again);
+}
+
+void UnitOperators::Drop(const Unit& unit, Saved& saved) const {
+  if (unit.recomputed) {
+    Saved rest{.input = std::move(saved.input)};
+    saved = std::move(rest);
+    return;
+  }
+  const auto drops = [&](RecomputeModule module) { return (unit.recomputes & Mask(module)) != 0; };
+  if (drops(RecomputeModule::kCoreAttn)) {
+    saved.log_sum = {};
+    if (attention_.ulysses()) saved.attended = {};  // or the input of attention's output
+  }
+  if (drops(RecomputeModule::kMlp)) {
+    saved.fc1 = {};
+    saved.fc2_input = {};
+  }
+  if (drops(RecomputeModule::kLayerNorm)) saved.normed = {};
+}
+
+// --- Backward
+
+void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, PassState& state,
+                             Saved& saved) {
+  const Operator& op = unit.operators[index];
+  const OperatorCode code = unit.codes[index];
+  const ModelConfig& model = workload_.model;
+  const bool weight = part != BackwardPart::kInput, input = part != BackwardPart::kWeight;
+  const bool sequence_parallel = workload_.parallel.sequence_parallel;
+  Tensor& flow = state.flow;
+  if (!input && !IsMatrixProduct(code) && code != OperatorCode::kRegather) return;
+  // What the GEMM after a norm has worked on, gathered again where it was.
+  const auto gathered = [&](std::size_t which) -> ConstView {
+    return std::as_const(sequence_parallel ? state.regathered : saved.normed[which]).view();
+  };
+  switch (code) {
+    case OperatorCode::kEmbedding: {
+      const TensorPart& table = unit.part("token_embedding");
+      backend_.Run(
+          compute::EmbeddingGradient{.dy = flow,
+                                     .ids = Ids(state.pass, 0, table.first_row, table.rows),
+                                     .dtable = unit.gradient("token_embedding")});
+      return;
+    }
+    case OperatorCode::kInputNorm:
+      NormBackward(unit, "attention_norm", saved.input, 0, saved, flow, state.residual);
+      flow = std::move(state.residual);
+      return;
+    case OperatorCode::kPreMlpNorm:
+      NormBackward(unit, "mlp_norm", saved.middle, 1, saved, flow, state.residual);
+      flow = std::move(state.residual);
+      return;
+    case OperatorCode::kFinalNorm: {
+      Tensor dx = Tensor::Zeros(backend_, saved.input.rows(), saved.input.cols());
+      NormBackward(unit, "final_norm", saved.input, 0, saved, flow, dx);
+      flow = std::move(dx);
+      return;
+    }
+    case OperatorCode::kGather:
+      if (sequence_parallel) {
+        flow = ScatterRows(op, std::move(flow));
+      } else {
+        ReduceRows(op, flow);
+      }
+      return;
+    case OperatorCode::kRegather:
+      if (weight) state.regathered = GatherRows(op, saved.normed[NormBefore(op)]);
+      return;
+    case OperatorCode::kReduce:
+      if (op.backward) flow = GatherRows(op, flow);
+      return;
+    case OperatorCode::kQkv:
+      QkvBackward(unit, gathered(0), part, saved, flow);
+      return;
+    case OperatorCode::kRope:
+      for (Tensor* rows : {&saved.dq, &saved.dk}) {
+        backend_.Run(compute::Rope{.x = *rows,
+                                   .positions = attention_.device_positions(),
+                                   .head_size = model.kv_channels,
+                                   .back = true});
+      }
+      return;
+    case OperatorCode::kUlyssesIn: {
+      const std::array<ConstView, 3> tensors{saved.dq, saved.dk, saved.dv};
+      std::vector<Tensor> exchanged = attention_.HeadsToTokens(op, tensors);
+      saved.dq = std::move(exchanged[0]);
+      saved.dk = attention_.SumSpread(exchanged[1]);
+      saved.dv = attention_.SumSpread(exchanged[2]);
+      return;
+    }
+    case OperatorCode::kAttention:
+      attention_.AttendBackward(unit, flow, saved);
+      return;
+    case OperatorCode::kRing:
+    case OperatorCode::kRingMerge:
+      return;
+    case OperatorCode::kUlyssesOut: {
+      const std::array<ConstView, 1> tensors{flow};
+      flow = std::move(attention_.TokensToHeads(op, tensors).front());
+      return;
+    }
+    case OperatorCode::kAttentionOutput:
+      LinearBackward(unit, "attention_output",
+                     attention_.ulysses() ? saved.attention_rows : saved.attended, saved.dattention,
+                     part, flow);
+      return;
+    case OperatorCode::kAttentionResidual:
+      BiasBackward(unit, "attention_output_bias", flow);
+      state.residual = Tensor::CopyOf(backend_, flow);
+      return;
+    case OperatorCode::kFc1:
+      LinearBackward(unit, "fc1", gathered(1), saved.dfc1, part, flow);
+      if (weight) BiasBackward(unit, "fc1_bias", saved.dfc1);
+      return;
+    case OperatorCode::kActivation: {
+      Tensor dx(backend_, saved.fc1.rows(), saved.fc1.cols());
+      backend_.Run(compute::ActivationGradient{.dy = flow,
+                                               .x = saved.fc1,
+                                               .dx = dx,
+                                               .activation = model.activation,
+                                               .gated = model.gated_linear_unit});
+      flow = std::move(dx);
+      return;
+    }
+    case OperatorCode::kFc2:
+      LinearBackward(unit, "fc2", saved.fc2_input, saved.dfc2, part, flow);
+      return;
+    case OperatorCode::kMlpResidual:
+      BiasBackward(unit, "fc2_bias", flow);
+      state.residual = Tensor::CopyOf(backend_, flow);
+      return;
+    case OperatorCode::kOutputHead:
+      LinearBackward(unit, "output_head", gathered(0), saved.dlogits, part, flow);
+      return;
+    case OperatorCode::kCrossEntropy:
+      flow = Tensor(backend_, saved.logits.rows(), saved.logits.cols());
+      backend_.Run(
+          compute::CrossEntropyGradient{.logits = saved.logits,
+                                        .labels = saved.labels,
+                                        .maximum = saved.maximum,
+                                        .sum = saved.sum,
+                                        .words = WordsOf(saved.logits),
+                                        .share = 1 / (double(workload_.training.global_batch_size) *
+                                                      double(workload_.training.seq_length)),
+                                        .gradient = flow});
+      return;
+    case OperatorCode::kCrossEntropyReduce:
+      return;
+  }
+}
+
+void UnitOperators::LinearBackward(Unit& unit, std::string_view weight, ConstView x, Tensor& kept,
+                                   BackwardPart part, Tensor& flow) {
+  if (part != BackwardPart::kWeight) {
+    kept = std::move(flow);
+    const ConstView w = unit.weight(weight);
+    flow = Tensor(backend_, kept.rows(), w.cols);
+    backend_.Run(compute::LinearInputGradient{.dy = kept, .w = w, .dx = flow});
+  }
+  if (part != BackwardPart::kInput) {
+    backend_.Run(compute::LinearWeightGradient{.dy = kept, .x = x, .dw = unit.gradient(weight)});
+  }
+}
+
+void UnitOperators::QkvBackward(Unit& unit, ConstView x, BackwardPart part, Saved& saved,
+                                Tensor& flow) {
+  const std::int64_t width = unit.part("kv").rows / 2;
+  if (part != BackwardPart::kWeight) {
+    const ConstView kv = unit.weight("kv");
+    flow = Tensor(backend_, saved.dq.rows(), workload_.model.hidden_size);
+    backend_.Run(compute::LinearInputGradient{.dy = saved.dq, .w = unit.weight("q"), .dx = flow});
+    backend_.Run(compute::LinearInputGradient{
+        .dy = saved.dk, .w = kv.Rows(0, width), .dx = flow, .add = true});
+    backend_.Run(compute::LinearInputGradient{
+        .dy = saved.dv, .w = kv.Rows(width, width), .dx = flow, .add = true});
+  }
+  if (part != BackwardPart::kInput) {
+    const View kv = unit.gradient("kv");
+    backend_.Run(compute::LinearWeightGradient{.dy = saved.dq, .x = x, .dw = unit.gradient("q")});
+    backend_.Run(compute::LinearWeightGradient{.dy = saved.dk, .x = x, .dw = kv.Rows(0, width)});
+    backend_.Run(
+        compute::LinearWeightGradient{.dy = saved.dv, .x = x, .dw = kv.Rows(width, width)});
+    BiasBackward(unit, "q_bias", saved.dq);
+    if (unit.has("kv_bias")) {
+      const View bias = unit.gradient("kv_bias");
+      backend_.Run(compute::AddColumns{.from = saved.dk, .to = bias.Part(0, width)});
+      backend_.Run(compute::AddColumns{.from = saved.dv, .to = bias.Part(width, width)});
+    }
+  }
+}
+
+void UnitOperators::NormBackward(Unit& unit, std::string_view gain, ConstView x, std::size_t which,
+                                 const Saved& saved, ConstView dy, View dx) {
+  backend_.Run(compute::RmsNormGradient{.dy = dy,
+                                        .x = x,
+                                        .gain = unit.weight(gain),
+                                        .rstd = saved.rstd[which],
+                                        .dx = dx,
+                                        .dgain = unit.gradient(gain)});
+}
+
+void UnitOperators::BiasBackward(Unit& unit, std::string_view bias, ConstView dy) {
+  if (unit.has(bias)) backend_.Run(compute::AddColumns{.from = dy, .to = unit.gradient(bias)});
+}
+
+// --- Collectives among tensor ranks
+
+Tensor UnitOperators::GatherRows(const Operator& op, ConstView rows) {
+  Tensor whole(backend_, rows.rows * groups_.tensor.ranks, rows.cols);
+  MILLWRIGHT_CHECK(double(whole.size()) * kActivationWidth == op.payload.value);
+  const auto [first, last] = PartOf(groups_.tensor, backend_.rank(), whole.size());
+  MILLWRIGHT_CHECK(last - first == rows.size());
+  backend_.Run(compute::Copy{.from = rows, .to = whole.view().Part(first, last - first)});
+  backend_.Collective(op.name, CollectiveKind::kAllGather, groups_.tensor, whole);
+  return whole;
+}
+
+Tensor UnitOperators::ScatterRows(const Operator& op, Tensor rows) {
+  MILLWRIGHT_CHECK(double(rows.size()) * kActivationWidth == op.payload.value);
+  backend_.Collective(op.name, CollectiveKind::kReduceScatter, groups_.tensor, rows);
+  const auto [first, last] = PartOf(groups_.tensor, backend_.rank(), rows.size());
+  Tensor part(backend_, rows.rows() / groups_.tensor.ranks, rows.cols());
+  MILLWRIGHT_CHECK(last - first == part.size());
+  backend_.Run(compute::Copy{.from = rows.view().Part(first, last - first), .to = part});
+  return part;
+}
+
+void UnitOperators::ReduceRows(const Operator& op, View rows) {
+  MILLWRIGHT_CHECK(double(rows.size()) * kActivationWidth == op.payload.value);
+  backend_.Collective(op.name, CollectiveKind::kAllReduce, groups_.tensor, rows);
+}
+
+// --- Loss
+
+std::int64_t UnitOperators::WordsOf(ConstView logits) const {
+  return std::clamp<std::int64_t>(workload_.model.vocab_size - groups_.place.tensor * logits.cols,
+                                  0, logits.cols);
+}
+
+void UnitOperators::CrossEntropy(const Operator* reduce, const Pass& pass, Saved& saved) {
+  const std::int64_t rows = saved.logits.rows(), cols = saved.logits.cols();
+  const auto over_ranks = [&](View values, Reduction reduction) {
+    if (reduce == nullptr) return;
+    MILLWRIGHT_CHECK(double(values.size()) * kLossWidth == reduce->payload.value);
+    backend_.Collective(reduce->name, CollectiveKind::kAllReduce, groups_.tensor, values,
+                        reduction);
+  };
+  over_ranks(saved.maximum, Reduction::kMaximum);
+  saved.labels = Ids(pass, 1, groups_.place.tensor * cols, cols);
+  saved.sum = Tensor(backend_, rows, 1, Element::kSum);
+  Tensor label_logit(backend_, rows, 1, Element::kSum);
+  backend_.Run(compute::CrossEntropySums{.logits = saved.logits,
+                                         .labels = saved.labels,
+                                         .maximum = saved.maximum,
+                                         .words = WordsOf(saved.logits),
+                                         .sum = saved.sum,
+                                         .label_logit = label_logit});
+  over_ranks(saved.sum, Reduction::kSum);
+  over_ranks(label_logit, Reduction::kSum);
+  backend_.Run(compute::TokenLoss{.maximum = saved.maximum,
+                                  .sum = saved.sum,
+                                  .label_logit = label_logit,
+                                  .loss = losses_.view().Part(counted_, rows)});
+  counted_ += rows;
+}
+
+}  // namespace millwright

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the GPU backend asks of its GPUs, on the fake ones of fake_gpu.h: the same steps as on the
+// CPU, and one message for each thing that can fail.
+#include "runtime/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "runtime/cpu_backend.h"
+#include "runtime/execution.h"
+#include "runtime/verification.h"
+#include "tests/runtime/fake_gpu.h"
+#include "tests/runtime/tiny_workload.h"
+
+namespace millwright {
+namespace {
+
+GpuOptions Options(ElementType type = ElementType::kFp64) {
+  return {.type = type, .timeout = Seconds(60), .arena_chunk = 1 << 16};
+}
+
+void ExpectAgreement(const Workload& workload, ElementType type = ElementType::kFp64) {
+  SCOPED_TRACE(fmt::format("{} {}", ShortName(workload.parallel), workload.schedule.name));
+  FakeNccl nccl;
+  RunOutcome outcome;
+  RunThreads(workload.ranks(), [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    {
+      const GpuCalls calls = gpu.Calls();
+      CudaBackend backend(calls, workload, communicator, Options(type));
+      RunOutcome own =
+          RunSteps(workload, {.type = type, .steps = 2, .verify = true}, communicator, backend);
+      if (communicator.rank() == 0) outcome = std::move(own);
+    }
+    EXPECT_EQ(gpu.chunks, 0);
+  });
+  ASSERT_GE(outcome.agreements.size(), 2U);
+  for (const Agreement& agreement : outcome.agreements) {
+    EXPECT_TRUE(agreement.holds())
+        << agreement.what << ": " << agreement.worst << " is off by " << agreement.error;
+  }
+}
+
+TEST(CudaBackend, OneRank) {
+  ExpectAgreement(TinyWorkload(WithBiases(TinyModel()), {.micro_batch_size = 2}));
+  ExpectAgreement(TinyWorkload(TinyModel(), {}), ElementType::kFp32);
+}
+
+TEST(CudaBackend, TensorParallel) {
+  for (bool sequence_parallel : {false, true}) {
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 2),
+                                 {.tensor = 4, .sequence_parallel = sequence_parallel}));
+  }
+}
+
+TEST(CudaBackend, ContextParallel) {
+  for (ContextParallelKind kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+    ExpectAgreement(
+        TinyWorkload(WithLayers(TinyModel(), 2),
+                     {.tensor = 2, .sequence_parallel = true, .context = 4, .context_kind = kind}));
+  }
+}
+
+// 3 data ranks cut the buckets unevenly, 2 evenly.
+TEST(CudaBackend, EveryZeroStage) {
+  for (int zero : {0, 1, 2, 3}) {
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 2), {.data = 3, .zero = zero}, 3));
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 2), {.data = 2, .zero = zero}, 2));
+  }
+}
+
+TEST(CudaBackend, EverySchedule) {
+  for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
+    const bool chosen =
+        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
+    ExpectAgreement(TinyWorkload(
+        WithLayers(TinyModel(), 8),
+        {.pipeline = 4, .virtual_stages = chosen ? 2 : 1, .schedule = name.value}, 8, 4));
+  }
+}
+
+TEST(CudaBackend, EveryDimensionAtOnce) {
+  ExpectAgreement(TinyWorkload(WithBiases(TinyModel()),
+                               {.tensor = 2,
+                                .sequence_parallel = true,
+                                .context = 2,
+                                .pipeline = 2,
+                                .data = 2,
+                                .zero = 3,
+                                .recompute = {.granularity = RecomputeGranularity::kFull},
+                                .schedule = ScheduleKind::kDualPipe},
+                               8));
+}
+
+std::vector<std::string> Described(const std::vector<ExecutedCall>& calls) {
+  std::vector<std::string> lines;
+  for (const ExecutedCall& call : calls) {
+    lines.push_back(fmt::format("{} {} {} {} {} {}", call.name, Name(call.kind), call.stride,
+                                call.ranks, call.elements, call.sent_bytes));
+  }
+  return lines;
+}
+
+// Also the bytes, where 3 ranks do not divide the elements.
+TEST(CudaBackend, CallsAreThoseOfTheCpu) {
+  for (int data : {2, 3}) {
+    const Workload workload = TinyWorkload(
+        WithLayers(TinyModel(), 2),
+        {.tensor = 2, .sequence_parallel = true, .pipeline = 2, .data = data, .zero = 1}, 6);
+    std::vector<std::vector<std::string>> on_cpu(std::size_t(workload.ranks()));
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      CpuBackend<float> backend(communicator);
+      Execution execution(workload, backend);
+      execution.ComputeGradients(0);
+      execution.Update({});
+      on_cpu[std::size_t(communicator.rank())] = Described(execution.calls());
+    });
+    FakeNccl nccl;
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      FakeGpu gpu(nccl);
+      const GpuCalls calls = gpu.Calls();
+      CudaBackend backend(calls, workload, communicator, Options(ElementType::kFp32));
+      Execution execution(workload, backend);
+      execution.ComputeGradients(0);
+      execution.Update({});
+      backend.Synchronize();
+      EXPECT_EQ(Described(execution.calls()), on_cpu[std::size_t(communicator.rank())]);
+    });
+  }
+}
+
+// The GPU's own time of each operator: in order, and within the step.
+TEST(CudaBackend, OperatorsAreTimedOnTheStream) {
+  const Workload workload = TinyWorkload(TinyModel(), {});
+  FakeNccl nccl;
+  RunThreads(1, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    CudaBackend backend(calls, workload, communicator, Options());
+    Execution execution(workload, backend);
+    execution.ComputeGradients(0);
+    Seconds last;
+    EXPECT_GT(execution.operators().size(), 4U * 2 * 4 * 10);
+    for (const ExecutedOperator& op : execution.operators()) {
+      EXPECT_GE(op.start, last);
+      EXPECT_GE(op.end, op.start);
+      last = op.end;
+    }
+  });
+}
+
+TEST(CudaBackend, Bf16IsRoundedToTheNearest) {
+  const Workload workload = TinyWorkload(TinyModel(), {});
+  FakeNccl nccl;
+  RunThreads(1, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    CudaBackend backend(calls, workload, communicator, Options(ElementType::kBf16));
+    // Eight bits of significand: from 1 on steps of 2^-7, and ties go to the even one.
+    const std::vector<double> values{1,         1 + 0x1p-8, 1 + 0x1.8p-7, 1 + 0x1.01p-8,
+                                     -3.140625, 0,          1e39};
+    Tensor tensor(backend, 1, std::int64_t(values.size()));
+    backend.Upload(std::span<const double>(values), tensor);
+    EXPECT_THAT(backend.Download(tensor),
+                testing::ElementsAre(1, 1, 1 + 0x1p-6, 1 + 0x1p-7, -3.140625, 0,
+                                     std::numeric_limits<double>::infinity()));
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    Tensor one(backend, 1, 1), sum(backend, 1, 1, Element::kSum);
+    backend.Upload(std::span(&nan, 1), one);
+    EXPECT_TRUE(std::isnan(backend.Download(one).front()));
+    backend.Upload(std::span(&values[1], 1), sum);  // FP32
+    EXPECT_EQ(backend.Download(sum).front(), 1 + 0x1p-8);
+  });
+}
+
+// --- Failures
+
+std::string MessageOf(const Workload& workload, const GpuOptions& options,
+                      const std::function<void(FakeGpu&, int rank)>& prepare) {
+  FakeNccl nccl;
+  try {
+    RunThreads(workload.ranks(), [&](Communicator& communicator) {
+      FakeGpu gpu(nccl);
+      prepare(gpu, communicator.rank());
+      const GpuCalls calls = gpu.Calls();
+      CudaBackend backend(calls, workload, communicator, options);
+      RunSteps(workload, {.steps = 1}, communicator, backend);
+    });
+  } catch (const GpuError& error) {
+    return error.what();
+  }
+  return "nothing failed";
+}
+
+TEST(CudaBackend, WhatFailsIsNamed) {
+  const Workload one = TinyWorkload(TinyModel(), {});
+  const Workload two = TinyWorkload(TinyModel(), {.tensor = 2, .sequence_parallel = true});
+  const auto fails = [](const char* call, const char* message, int after) {
+    return [=](FakeGpu& gpu, int rank) {
+      if (rank == 0) gpu.FailAt(call, message, after);
+    };
+  };
+  EXPECT_EQ(MessageOf(one, Options(), [](FakeGpu& gpu, int) { gpu.devices = 0; }),
+            "this machine has no GPU");
+  EXPECT_EQ(MessageOf(one, Options(), fails("cudaGetDeviceCount", "no driver", 0)),
+            "cudaGetDeviceCount: no driver");
+  GpuOptions second = Options();
+  second.local_rank = 1;
+  EXPECT_EQ(MessageOf(one, second, [](FakeGpu&, int) {}),
+            "ranks need a GPU each: of this machine's, from 0 on, there is none 1");
+  EXPECT_EQ(MessageOf(one, Options(), fails("cudaMalloc", "out of memory", 0)),
+            "cudaMalloc of 65536 bytes beside 0 bytes for tensors: out of memory");
+  EXPECT_EQ(MessageOf(one, Options(), fails("launch", "an illegal memory access", 40)),
+            "launch: an illegal memory access");
+  EXPECT_EQ(MessageOf(two, Options(), fails("ncclCommInitRank", "unhandled system error", 0)),
+            "rank 0: ncclCommInitRank: unhandled system error");
+  EXPECT_EQ(MessageOf(two, Options(), fails("communicate", "invalid usage", 3)),
+            "rank 0: ncclAllGather: invalid usage");
+  EXPECT_EQ(MessageOf(two, Options(),
+                      [](FakeGpu& gpu, int rank) {
+                        if (rank == 0) gpu.FailByItself("remote error", 3);
+                      }),
+            "rank 0: ncclCommGetAsyncError: remote error");
+}
+
+// Rank 1 makes no collective: rank 0 gives up after the time-out.
+TEST(CudaBackend, ARankThatDoesNotComeEndsTheOthers) {
+  const Workload workload = TinyWorkload(TinyModel(), {.tensor = 2, .sequence_parallel = true});
+  GpuOptions options = Options();
+  options.timeout = Seconds(0.5);
+  FakeNccl nccl;
+  std::mutex mutex;
+  std::string message;
+  RunThreads(2, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    CudaBackend backend(calls, workload, communicator, options);
+    if (communicator.rank() == 1) return;
+    Execution execution(workload, backend);
+    try {
+      execution.ComputeGradients(0);
+    } catch (const GpuError& error) {
+      const std::lock_guard lock(mutex);
+      message = error.what();
+    }
+  });
+  EXPECT_EQ(
+      message,
+      "rank 0: nothing was done for 0.5 s: a collective or a message may wait for a rank that "
+      "has ended");
+}
+
+// What the host hears of another rank's end ends the wait for the GPU at once.
+TEST(CudaBackend, ARankThatFailsEndsTheOthers) {
+  const Workload workload = TinyWorkload(TinyModel(), {.tensor = 2, .sequence_parallel = true});
+  FakeNccl nccl;
+  try {
+    RunThreads(2, [&](Communicator& communicator) {
+      FakeGpu gpu(nccl);
+      const GpuCalls calls = gpu.Calls();
+      CudaBackend backend(calls, workload, communicator, Options());
+      if (communicator.rank() == 1) throw ConfigError("rank 1 has had enough");
+      Execution(workload, backend).ComputeGradients(0);
+    });
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "rank 1 has had enough");
+  }
+}
+
+}  // namespace
+}  // namespace millwright
