@@ -48,13 +48,6 @@ int EstimateCommand(std::span<const std::string> args, Console& console) {
   // What a script says of the cluster's size has been taken into account.
   job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster() && !import.asked());
   job.has_parallel = true;
-  if (!HasClosedForm(job.parallel.schedule)) {
-    line.Warning("schedule",
-                 fmt::format("{} has no closed form: time and memory are those of {}; simulate has "
-                             "its own",
-                             NameOf(job.parallel.schedule),
-                             job.parallel.virtual_stages > 1 ? "interleaved" : "1f1b"));
-  }
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
   import.ShowIgnored(console);

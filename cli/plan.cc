@@ -87,6 +87,7 @@ class PlanQuestion {
     return Rank({.plans = {{.plan = plan}}, .memory_limit = limit}, 1);
   }
   Estimate Itemise(const RankedPlan& plan) const { return estimator_.Itemise(plan.plan); }
+  std::optional<Contender> InFramework(const PlanAnswer& answer);
   Explanation Explain(const std::string& asked);
 
   const Job& job_;
@@ -96,6 +97,19 @@ class PlanQuestion {
   const Estimator estimator_;
   Progress progress_;
 };
+
+// The best of what the framework's schedules allow, where that is not the best plan.
+std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
+  constexpr std::size_t kFew = 8;
+  const auto runs = [&](const ParallelConfig& plan) {
+    return RunsIn(job_.training.framework, plan.schedule);
+  };
+  if (answer.plans().empty() || runs(answer.plans().front().estimate.plan)) return {};
+  SearchResult few{.plans = answer.result.in_framework, .memory_limit = answer.result.memory_limit};
+  if (few.plans.empty()) return {};
+  if (few.plans.size() > kFew) few.plans.resize(kFew);
+  return Rank(few, 1).plans.front();
+}
 
 Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
   Contenders ranked =
@@ -145,6 +159,7 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
   answer.result = SearchUnder(ForContenders(options_), "searching");
   const auto searched = std::chrono::steady_clock::now();
   answer.contenders = Rank(answer.result, std::size_t(options_.top));
+  answer.in_framework = InFramework(answer);
   answer.simulate_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - searched).count();
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
@@ -208,7 +223,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
-  std::optional<std::string> explain, margin, out, html;
+  std::optional<std::string> explain, margin, schedules, out, html;
   std::optional<bool> simulate;
   bool json = false;
   line.Section("Search");
@@ -216,6 +231,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Texts("--require", "KNOB=V|V,...", require,
              "only such plans: tp=8,pp=4|8 (see: describe filters)");
   line.Texts("--forbid", "KNOB=V|V,...", forbid, "no such plans: zero=3,recompute=full");
+  line.Text("--schedules", "NAME,...", schedules,
+            "these pipeline schedules, or all that train (default: 1f1b,interleaved; see: describe "
+            "schedules)");
   line.Text("--explain", "KNOB=V,...", explain,
             "what becomes of that plan, and what it loses to the best, item by item");
   bool sensitivity = false;
@@ -263,6 +281,17 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   };
   for (const std::string& text : require) filter([&] { options.filter.Require(text); });
   for (const std::string& text : forbid) filter([&] { options.filter.Forbid(text); });
+  if (schedules) {
+    if (*schedules == "all") {
+      schedules->clear();
+      for (const auto& name : TrainingScheduleNames()) {
+        *schedules += fmt::format("{}{}", schedules->empty() ? "" : ",", name.name);
+      }
+    }
+    *schedules = "schedule=" + *schedules;
+    std::replace(schedules->begin(), schedules->end(), ',', '|');
+    filter([&] { options.filter.Require(*schedules, "--schedules"); });
+  }
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
   exports.Check(line, out);
   if (out && !exports.asked()) CheckOut(line, *out);
@@ -284,6 +313,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   } else {
     job.search.require = std::move(require);
   }
+  if (schedules) job.search.require.push_back(*schedules);
   if (forbid.empty()) {
     for (const std::string& text : job.search.forbid) {
       options.filter.Forbid(text, "the job file's forbid");

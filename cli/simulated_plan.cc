@@ -80,7 +80,7 @@ std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator
   if (!other) {
     if (const Verdict verdict = Check(job, job.parallel)) return *verdict;
     const ScheduleKind own = job.parallel.schedule;
-    if (!HasClosedForm(own)) other = {.text = std::string(NameOf(own)), .kind = own};
+    if (!FollowsFromStages(own)) other = {.text = std::string(NameOf(own)), .kind = own};
   }
   ParallelConfig plan = other ? WithoutSchedule(job.parallel) : job.parallel;
   if (const Verdict verdict = Check(job, plan)) return *verdict;
@@ -92,13 +92,11 @@ std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator
   } else if (other) {
     choice.kind = other->kind;
     choice.virtual_stages = other->chunks.value_or(job.parallel.virtual_stages);
-    if (ChoosesChunks(choice.kind) && choice.virtual_stages > 1) {
-      // The closed form is that of the interleaved plan.
-      ParallelConfig interleaved = plan;
-      interleaved.virtual_stages = choice.virtual_stages;
-      interleaved.schedule = ScheduleKind::kInterleaved;
-      if (!Check(job, interleaved)) plan = interleaved;
-    }
+    // Where the schedule is one that plans have, the estimate is of it.
+    ParallelConfig asked_plan = plan;
+    asked_plan.schedule = choice.kind;
+    if (ChoosesChunks(choice.kind)) asked_plan.virtual_stages = choice.virtual_stages;
+    if (!Check(job, asked_plan)) plan = asked_plan;
   }
 
   const bool from_file = other && other->file;

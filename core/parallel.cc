@@ -107,8 +107,11 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
             [&] { RecomputeFields(io, p.recompute); });
   io.Enum("schedule", p.schedule, TrainingScheduleNames(),
           "order of the passes on a pipeline rank; interleaved takes virtual_stages above 1, bfs "
-          "any, and the others have chunks of their own; plan searches 1f1b and interleaved, and "
-          "simulate knows all");
+          "any, and the others have chunks of their own");
+}
+
+bool FollowsFromStages(ScheduleKind kind) {
+  return kind == ScheduleKind::k1F1B || kind == ScheduleKind::kInterleaved;
 }
 
 std::string ShortName(const ParallelConfig& p) {
@@ -116,7 +119,9 @@ std::string ShortName(const ParallelConfig& p) {
   if (p.sequence_parallel) name += " sp";
   name += fmt::format(" cp{}", p.context);
   if (p.context > 1 && p.context_kind == ContextParallelKind::kUlysses) name += " ulysses";
-  name += fmt::format(" pp{} vpp{} dp{}", p.pipeline, p.virtual_stages, p.data);
+  name += fmt::format(" pp{} vpp{}", p.pipeline, p.virtual_stages);
+  if (!FollowsFromStages(p.schedule)) name += fmt::format(" {}", NameOf(p.schedule));
+  name += fmt::format(" dp{}", p.data);
   if (p.expert > 1 || p.expert_tensor > 1)
     name += fmt::format(" ep{} etp{}", p.expert, p.expert_tensor);
   name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);

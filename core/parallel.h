@@ -42,6 +42,9 @@ std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames();
 std::span<const EnumName<ScheduleKind>> ScheduleKindNames();
 std::span<const EnumName<ScheduleKind>> TrainingScheduleNames();  // those with a backward pass
 std::string_view NameOf(ScheduleKind kind);
+// 1F1B and interleaved: which of the two a plan has its virtual stages say.  Every framework with
+// pipelines has them, and the estimate has a closed form of them (planner/estimator.h).
+bool FollowsFromStages(ScheduleKind kind);
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames();
 std::span<const EnumName<RecomputeModule>> RecomputeModuleNames();
 

@@ -359,12 +359,16 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
         expose(SlotOf(op.group, cost.forward), share * covering.forward.compute);
         expose(SlotOf(op.group, cost.backward), share * covering.backward.compute);
       } else {
+        const Seconds gathered = SlotOf(op.group, cost.backward);
+        layer.backward_weight += gathered;
         expose(SlotOf(op.group, cost.backward),
                covering.backward.compute - covering.weight_gradient);
+        layer.split_more += gathered - SlotOf(op.group, cost.backward);
       }
     }
     layer.forward += cost.forward;
     layer.backward += cost.backward;
+    layer.backward_weight += cost.weight_gradient;
     layer.operators.push_back(cost);
     for (const SavedTensor& s : op.saved) layer.saved.push_back(s);
     // In backward an operator holds the gradients of its output, its input and, before it is added

@@ -42,6 +42,8 @@ struct PassTime {
   Seconds context;  // ring or Ulysses
   Seconds expert;   // dispatch, combine, expert-tensor collectives
   Seconds total() const { return compute + tensor + context + expert; }
+  // Where each kind may run under the others.
+  Seconds longest() const { return std::max({compute, tensor, context, expert}); }
   PassTime& operator+=(const PassTime& o) {
     compute += o.compute;
     tensor += o.tensor;
@@ -49,6 +51,7 @@ struct PassTime {
     expert += o.expert;
     return *this;
   }
+  friend PassTime operator+(PassTime a, const PassTime& b) { return a += b; }
   friend PassTime operator*(double k, const PassTime& p) {
     return {k * p.compute, k * p.tensor, k * p.context, k * p.expert};
   }
@@ -64,6 +67,10 @@ struct LayerCost {
   std::vector<OperatorCost> operators;
   PassTime forward, backward;  // of all of them, and waiting for their launches
   OperatorCost launch_wait;
+  // Of a split backward the pass that comes later: the weight gradients, and what was to be
+  // gathered for them under other work; and by how much the two passes together take longer than
+  // one.
+  Seconds backward_weight, split_more;
   std::vector<SavedTensor> saved;
   Bytes input;             // what full recomputation keeps
   Bytes largest_gradient;  // most gradient bytes alive at once in backward, beside the saved

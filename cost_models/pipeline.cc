@@ -92,6 +92,15 @@ std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virt
 }
 
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages) {
+  std::vector<int> rank_of_stage(std::size_t(pipeline) * std::size_t(virtual_stages));
+  for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
+    rank_of_stage[s] = int(s % std::size_t(pipeline));
+  }
+  return StagesOf(model, pipeline, rank_of_stage, 1);
+}
+
+std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
+                                   std::span<const int> rank_of_stage, int copies) {
   const std::vector<LayerKind> kinds = model.distinct_kinds();
   std::vector<int> kind_of_layer;
   for (const LayerRun& run : model.layers) {
@@ -99,28 +108,33 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
     kind_of_layer.insert(kind_of_layer.end(), run.count, int(kind));
   }
 
-  std::vector<StageContent> stages(pipeline);
+  std::vector<StageContent> ranks(pipeline);
   for (int r = 0; r < pipeline; ++r) {
-    stages[r].ranks = {r};
-    stages[r].layers.assign(kinds.size(), 0);
+    ranks[r].ranks = {r};
+    ranks[r].layers.assign(kinds.size(), 0);
   }
-  stages.front().embedding = true;
-  stages.back().head = true;
-  const std::vector<int> sizes = LayersPerChunk(model, pipeline, virtual_stages);
+  const std::size_t stages = rank_of_stage.size() / std::size_t(copies);
+  const std::vector<int> sizes = LayersPerChunk(model, pipeline, int(stages) / pipeline);
   auto next = kind_of_layer.begin();
-  for (std::size_t chunk = 0; chunk < sizes.size(); ++chunk) {
-    StageContent& stage = stages[chunk % pipeline];
-    stage.chunks.emplace_back(next, next + sizes[chunk]);
-    next += sizes[chunk];
-    stage.total_layers += sizes[chunk];
-    if (chunk + 1 == sizes.size() && model.mtp_num_layers > 0) {
-      stage.chunks.back().insert(stage.chunks.back().end(), std::size_t(model.mtp_num_layers),
-                                 kind_of_layer.back());
-      stage.total_layers += model.mtp_num_layers;
+  for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
+    const std::size_t chunk = s % stages;
+    StageContent& rank = ranks[rank_of_stage[s]];
+    if (chunk == 0) {
+      rank.embedding = true;
+      next = kind_of_layer.begin();
     }
-    for (int kind : stage.chunks.back()) ++stage.layers[kind];
+    rank.chunks.emplace_back(next, next + sizes[chunk]);
+    next += sizes[chunk];
+    rank.total_layers += sizes[chunk];
+    if (chunk + 1 == stages) {
+      rank.head = true;
+      rank.chunks.back().insert(rank.chunks.back().end(), std::size_t(model.mtp_num_layers),
+                                kind_of_layer.back());
+      rank.total_layers += model.mtp_num_layers;
+    }
+    for (int kind : rank.chunks.back()) ++rank.layers[kind];
   }
-  return stages;
+  return ranks;
 }
 
 std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages) {

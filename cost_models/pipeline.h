@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/model.h"
@@ -63,6 +64,10 @@ std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, i
 // Content of each pipeline rank in order; chunk k lies on rank k mod p.  The layers of
 // multi-token-prediction modules follow the last layer of the last chunk.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages);
+// The same where a schedule says which rank holds which stage, with `copies` of the model one after
+// the other: chunks of a rank in the order of their stages.
+std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
+                                   std::span<const int> rank_of_stage, int copies);
 // The same with equal ranks merged, in order of their first.
 std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages);
 

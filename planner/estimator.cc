@@ -8,16 +8,79 @@
 namespace millwright {
 namespace {
 
-PassTime operator+(PassTime a, const PassTime& b) {
-  a += b;
-  return a;
+// A pass of one layer as what runs one after the other: compute, or communication of a stream.
+class PieceTimes {
+ public:
+  enum Stream : std::uint8_t { kCompute, kTensor, kContext, kExpert, kStreams };
+  struct Piece {
+    Seconds time;
+    Stream stream;
+  };
+  void AddForward(const LayerCost& layer, ModuleMask modules, bool all) {
+    for (const OperatorCost& op : layer.operators) {
+      if (all || (op.modules & modules) != 0) Add(op.forward);
+    }
+    if (all) Add(layer.launch_wait.forward);
+  }
+  void AddBackward(const LayerCost& layer) {
+    for (auto op = layer.operators.rbegin(); op != layer.operators.rend(); ++op) Add(op->backward);
+    Add(layer.launch_wait.backward);
+  }
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+  void Add(const PassTime& time) {
+    Add(time.compute, kCompute);
+    Add(time.tensor, kTensor);
+    Add(time.context, kContext);
+    Add(time.expert, kExpert);
+  }
+  void Add(Seconds time, Stream stream) {
+    if (time.value <= 0) return;
+    if (!pieces_.empty() && pieces_.back().stream == stream) {
+      pieces_.back().time += time;
+    } else {
+      pieces_.push_back({time, stream});
+    }
+  }
+  std::vector<Piece> pieces_;
+};
+
+// So many layers' forwards and other layers' backwards, launched in turn as sim/step_graph does.
+Seconds TimeTogether(const PieceTimes& forward, const PieceTimes& backward, int layers) {
+  std::array<Seconds, PieceTimes::kStreams> free{};
+  const std::size_t count[] = {forward.pieces().size() * std::size_t(layers),
+                               backward.pieces().size() * std::size_t(layers)};
+  std::size_t at[] = {0, 0};
+  Seconds end[2];
+  while (at[0] < count[0] || at[1] < count[1]) {
+    const bool first =
+        at[1] >= count[1] || (at[0] < count[0] && at[0] * count[1] <= at[1] * count[0]);
+    const std::size_t pass = first ? 0 : 1;
+    const std::vector<PieceTimes::Piece>& pieces = (first ? forward : backward).pieces();
+    const PieceTimes::Piece& piece = pieces[at[pass]++ % pieces.size()];
+    end[pass] = std::max(end[pass], free[piece.stream]) + piece.time;
+    free[piece.stream] = end[pass];
+  }
+  return std::max(end[0], end[1]);
+}
+
+// Takes from each kind of communication its share of what runs under other work.
+void Hide(Seconds hidden, StepTime& time) {
+  Seconds& recompute = time[TimeItem::kRecompute];
+  Seconds exchanged;
+  constexpr TimeItem kExchanges[] = {TimeItem::kTensor, TimeItem::kContext, TimeItem::kExpert};
+  for (TimeItem item : kExchanges) exchanged += time[item];
+  if (hidden > exchanged) {
+    recompute -= hidden - exchanged;  // the communication in it
+    hidden = exchanged;
+  }
+  if (hidden.value <= 0) return;
+  const double left = 1 - hidden / exchanged;
+  for (TimeItem item : kExchanges) time[item] = left * time[item];
 }
 
 }  // namespace
-
-bool HasClosedForm(ScheduleKind schedule) {
-  return schedule == ScheduleKind::k1F1B || schedule == ScheduleKind::kInterleaved;
-}
 
 std::string_view Name(TimeItem item) {
   switch (item) {
@@ -80,6 +143,8 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
     TreatedLayer t{.forward = layer.forward.total(),
                    .backward = layer.backward.total(),
                    .plain_backward = layer.backward.total(),
+                   .weight = layer.backward_weight,
+                   .split_more = layer.split_more,
                    .saved = layer.Saved(0),
                    .working_set = layer.largest_gradient};
     switch (recompute.granularity) {
@@ -106,6 +171,24 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
     treated.push_back(t);
   }
   return treated;
+}
+
+void ShapeCosts::Pair(const Recompute& recompute, std::vector<TreatedLayer>& treated) const {
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    const LayerCost& layer = kinds[k];
+    PieceTimes forward, backward;
+    forward.AddForward(layer, 0, true);
+    if (recompute.granularity != RecomputeGranularity::kNone) {
+      backward.AddForward(layer, MaskOf(recompute.modules),
+                          recompute.granularity == RecomputeGranularity::kFull);
+    }
+    backward.AddBackward(layer);
+    // In a row, layers soon take equally long.
+    const Seconds two = TimeTogether(forward, backward, 2);
+    const Seconds four = TimeTogether(forward, backward, 4);
+    treated[k].pair = 0.5 * (four - two);
+    treated[k].pair_ends = two - 2 * treated[k].pair;
+  }
 }
 
 std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_chunk) {
@@ -157,6 +240,27 @@ Seconds Estimator::TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) 
       .time;
 }
 
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
+  return {.kind = plan.schedule,
+          .pipeline = plan.pipeline,
+          .micro_batches = int(micro_batches),
+          .virtual_stages = plan.virtual_stages};
+}
+
+std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan) {
+  return StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)),
+                  CopiesOfModel(plan.schedule));
+}
+
+const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
+  if (FollowsFromStages(choice.kind)) return {};
+  const ScheduleChoice shared = ScheduleForms::Shared(choice);
+  const FormsKey key{static_cast<int>(shared.kind), shared.pipeline, shared.micro_batches,
+                     shared.virtual_stages};
+  const auto known = forms_.find(key);
+  return known != forms_.end() ? &known->second : &forms_.emplace(key, shared).first->second;
+}
+
 LayerPaths Estimator::PathsOf(const LayerShape& shape) const {
   return {.tensor = Profile(1, shape.tensor),
           .context = Profile(shape.tensor, shape.context),
@@ -189,9 +293,18 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   costs.embedding_parameters = parameters(EmbeddingWeights(model_));
   costs.token_table = parameters({EmbeddingWeights(model_).front()});
 
-  const LayerCost head = CostOfLayer(HeadOperators(model_, shape, training_), paths, context_);
+  const std::vector<Operator> head_operators = HeadOperators(model_, shape, training_);
+  const LayerCost head = CostOfLayer(head_operators, paths, context_);
   costs.head_forward = head.forward;
   costs.head_backward = head.backward;
+  costs.head_weight = head.backward_weight;
+  costs.head_split_more = head.split_more;
+  for (const Operator& op : head_operators) {
+    // The weight gradient needs the input and the gradient of the logits.
+    if (op.kind == OperatorKind::kGemm) {
+      costs.head_waiting += Bytes(kParameterWidth * op.m * (op.n + op.k));
+    }
+  }
   costs.head_saved = head.Saved(0);
   costs.head_working_set = head.largest_gradient;
   costs.head_parameters = parameters(HeadWeights(model_));
@@ -201,21 +314,23 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     const double modules = model_.mtp_num_layers;
     costs.head_forward += modules * (head.forward + mtp.forward);
     costs.head_backward += modules * (head.backward + mtp.backward);
+    costs.head_weight += modules * (head.backward_weight + mtp.backward_weight);
+    costs.head_split_more += modules * (head.split_more + mtp.split_more);
+    costs.head_waiting += modules * costs.head_waiting;
     costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0));
     costs.head_parameters += modules * parameters(MtpWeights(model_));
     costs.head_partial += modules * partial(MtpWeights(model_));
   }
-  costs.work = (costs.embedding_forward + costs.embedding_backward + costs.head_forward +
-                costs.head_backward)
-                   .total();
+  PassTime work =
+      costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward;
   for (const LayerRun& run : model_.layers) {
     const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind);
     const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
-    costs.work += double(run.count) * (layer.forward + layer.backward).total();
-    if (&run == &model_.layers.back()) {
-      costs.work += double(model_.mtp_num_layers) * (layer.forward + layer.backward).total();
-    }
+    const int modules = &run == &model_.layers.back() ? model_.mtp_num_layers : 0;
+    work += double(run.count + modules) * (layer.forward + layer.backward);
   }
+  costs.work = work.total();
+  costs.overlapped_work = work.longest();
   const double tokens =
       double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
   costs.boundary = Bytes(kParameterWidth * tokens * double(model_.hidden_size) /
@@ -232,6 +347,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
       double(training.global_batch_size) / (double(plan.data) * double(plan.micro_batch_size));
   virtual_stages_ = plan.virtual_stages;
   ranks_ = plan.pipeline;
+  copies_ = CopiesOfModel(plan.schedule);
+  const double chunks = double(stages.front().chunks.size());
   unevenness_ = ChunkUnevenness(stages, plan.pipeline);
   const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
 
@@ -240,14 +357,7 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     const Seconds transfer =
         CostOfCollective(CollectiveKind::kSendRecv, shape.boundary, path, calibration.collective)
             .time;
-    if (plan.virtual_stages == 1) {
-      steady_transfers_ = 2 * (plan.pipeline - 1.0) / plan.pipeline * transfer;
-      fill_transfers_ = ExposedTransfers1F1B(plan.pipeline, 1) * transfer;
-    } else {
-      const double exposed = training.overlap_p2p ? calibration.overlap.p2p_exposed : 1;
-      steady_transfers_ = exposed * 2 * virtual_stages_ * transfer;
-      fill_transfers_ = 2.0 * (plan.pipeline - 1) * transfer;
-    }
+    boundary_transfer_ = transfer;
   }
 
   const DataGroups groups =
@@ -269,7 +379,6 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     Stage& stage = stages_[s];
     const StageContent& content = stages[s];
     stage.content = &content;
-    SetInFlight(stage, plan, content.ranks.front());
     stage.fixed.stage = content.ranks.front();
     if (content.embedding) {
       stage.forward += shape.embedding_forward.total();
@@ -279,6 +388,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     if (content.head) {
       stage.forward += shape.head_forward.total();
       stage.backward += shape.head_backward.total();
+      stage.weight = shape.head_weight;
+      stage.split_more = shape.head_split_more;
       stage.head_saved = shape.head_saved;
       stage.head_working_set = shape.head_working_set;
     }
@@ -286,10 +397,11 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     if (plan.pipeline > 1) {
       // One activation and one gradient being received; twice that where sends overlap.
       stage.fixed[MemoryItem::kPipelineBuffers] =
-          (plan.virtual_stages > 1 && training.overlap_p2p ? 4.0 : 2.0) * shape.boundary;
+          (chunks > 1 && training.overlap_p2p ? 4.0 : 2.0) * shape.boundary;
       if (training.framework == Framework::kMegatronDeepSpeed) {
         // Its engine keeps what every micro-batch in flight passed on.
-        stage.fixed[MemoryItem::kPipelineBuffers] += stage.first_chunk_held * shape.boundary;
+        stage.fixed[MemoryItem::kPipelineBuffers] +=
+            InFlight1F1B(content.ranks.front()) * shape.boundary;
       }
     }
     stage.fixed[MemoryItem::kWorkspace] = overheads.workspace;
@@ -299,6 +411,41 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     stage.fixed[MemoryItem::kCudaContext] = overheads.cuda_context;
     stage.overhead = stage.fixed.total() - stage.fixed_allocated;
   }
+  Reschedule(plan);
+}
+
+void PipelineTerms::Reschedule(const ParallelConfig& plan) {
+  const ScheduleChoice schedule = ScheduleOf(plan, std::int64_t(micro_batches_));
+  forms_ = estimator_.Forms(schedule);
+  steady_ = estimator_.Forms(ScheduleForms::Steady(schedule));
+  const TrainingConfig& training = estimator_.training();
+  transfer_ = send_ = steady_transfers_ = fill_transfers_ = Seconds(0);
+  if (forms_ != nullptr) {
+    const double chunks = double(stages_.front().content->chunks.size());
+    if (chunks > copies_ && !training.overlap_p2p) {
+      send_ = chunks / copies_ * boundary_transfer_;
+    } else {
+      transfer_ = boundary_transfer_;
+    }
+  } else if (plan.virtual_stages == 1) {
+    steady_transfers_ = 2 * (ranks_ - 1) / ranks_ * boundary_transfer_;
+    fill_transfers_ = ExposedTransfers1F1B(plan.pipeline, 1) * boundary_transfer_;
+  } else {
+    const double exposed = training.overlap_p2p ? estimator_.calibration().overlap.p2p_exposed : 1;
+    steady_transfers_ = exposed * 2 * virtual_stages_ * boundary_transfer_;
+    fill_transfers_ = 2 * (ranks_ - 1) * boundary_transfer_;
+  }
+}
+
+void PipelineTerms::SetInFlight() {
+  for (Stage& stage : stages_) SetInFlight(stage, stage.content->ranks);
+}
+
+double PipelineTerms::InFlight1F1B(int rank) const {
+  const double held = ChunksInFlight(int(ranks_), std::int64_t(micro_batches_), 1, rank);
+  const bool one_more =
+      estimator_.training().framework == Framework::kMegatronDeepSpeed && ranks_ > 1;
+  return one_more ? std::min(held + 1, micro_batches_) : held;
 }
 
 // Model state, the buffers that sharding needs, and the communication and optimizer time that
@@ -327,7 +474,8 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
       StateOf(parameters, training, zero_, double(groups.dense_shard), double(groups.expert_shard));
   stage.fixed[MemoryItem::kWeights] = state.weights;
   stage.fixed[MemoryItem::kGradients] = state.gradients;
-  stage.fixed[MemoryItem::kOptimizer] = state.optimizer;
+  // Ranks that hold the same stages in two copies of the model share what the optimizer keeps.
+  stage.fixed[MemoryItem::kOptimizer] = state.optimizer / copies_;
 
   const DataSync sync = SyncOf(parameters, zero_, groups, training, estimator_.calibration());
   stage.grad_sync = sync.gradients;
@@ -374,8 +522,8 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     }
   }
 
-  const Seconds optimizer = OptimizerTime(parameters, zero_, groups, estimator_.cluster().gpu(),
-                                          estimator_.calibration());
+  const Seconds optimizer = OptimizerTime((1 / copies_) * parameters, zero_, groups,
+                                          estimator_.cluster().gpu(), estimator_.calibration());
   optimizer_ = std::max(optimizer_, 2 * estimator_.scalar_sum() + optimizer);
 }
 
@@ -400,45 +548,63 @@ Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) co
          Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
 }
 
-void PipelineTerms::SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const {
-  const std::vector<int>& layers = stage.content->layers;
-  if (plan.virtual_stages == 1) {
-    stage.first_chunk_held = ChunksInFlight(plan.pipeline, std::int64_t(micro_batches_), 1, rank);
-    if (estimator_.training().framework == Framework::kMegatronDeepSpeed && plan.pipeline > 1) {
-      stage.first_chunk_held = std::min(stage.first_chunk_held + 1, micro_batches_);
+// Of several ranks of one content, what any of them may hold.
+void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const {
+  const StageContent& content = *stage.content;
+  stage.held.clear();
+  const auto add = [&](std::span<const double> chunks, double at_head, double head_waiting) {
+    Held held{.layers = std::vector<double>(content.layers.size()),
+              .at_head = std::max(0.0, at_head - 1),
+              .head_waiting = head_waiting};
+    for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
+      for (int kind : content.chunks[chunk]) held.layers[std::size_t(kind)] += chunks[chunk];
     }
-    stage.held.resize(layers.size());
-    for (std::size_t k = 0; k < layers.size(); ++k) {
-      stage.held[k] = layers[k] * stage.first_chunk_held;
+    // The first of a model's chunks has its embedding: with two copies that of the second may be
+    // this rank's last.
+    held.embedding = ranks.front() == 0 || copies_ == 1 ? chunks.front() : chunks.back();
+    stage.held.push_back(std::move(held));
+  };
+  const std::int64_t micro_batches = std::int64_t(micro_batches_);
+  if (forms_ != nullptr) {
+    std::vector<double> chunks;
+    for (int rank : ranks) {
+      for (const ChunksHeld& held : forms_->Held(rank)) {
+        chunks.clear();
+        for (double chunk : held.chunks) chunks.push_back(forms_->InFlight(chunk, micro_batches_));
+        add(chunks, forms_->InFlight(held.at_head, micro_batches_), held.head_waiting);
+      }
     }
-    return;
+  } else if (virtual_stages_ == 1) {
+    const double in_flight = InFlight1F1B(ranks.front());  // the first of them has most
+    add({&in_flight, 1}, 0, 0);
+  } else {
+    add(ChunksHeldAtPeak(int(ranks_), micro_batches, int(virtual_stages_), ranks.front(), content),
+        0, 0);
   }
-  stage.held.assign(layers.size(), 0);
-  const std::vector<double> held = ChunksHeldAtPeak(plan.pipeline, std::int64_t(micro_batches_),
-                                                    plan.virtual_stages, rank, *stage.content);
-  for (int chunk = 0; chunk < plan.virtual_stages; ++chunk) {
-    for (int kind : stage.content->chunks[chunk]) stage.held[kind] += held[chunk];
-  }
-  stage.first_chunk_held = held.front();
 }
 
 // Where only some layers of a kind are recomputed, all chunks are taken to hold their share.
 Bytes PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
                                    const RecomputeTerms& recompute) const {
-  Bytes saved = stage.first_chunk_held * stage.embedding_saved;
-  for (std::size_t k = 0; k < stage.held.size(); ++k) {
-    const int layers = stage.content->layers[k];
-    if (layers == 0) continue;
-    const int treated = recompute.Treated(*stage.content, s, k);
-    const double share = double(treated) / layers;
-    saved += stage.held[k] * share * recompute.treated[k].saved;
-    if (treated < layers) saved += stage.held[k] * (1 - share) * recompute.rest[k].saved;
+  Bytes most;
+  for (const Held& held : stage.held) {
+    Bytes saved = held.embedding * stage.embedding_saved + held.at_head * stage.head_saved +
+                  held.head_waiting * shape_.head_waiting;
+    for (std::size_t k = 0; k < held.layers.size(); ++k) {
+      const int layers = stage.content->layers[k];
+      if (layers == 0) continue;
+      const int treated = recompute.Treated(*stage.content, s, k);
+      const double share = double(treated) / layers;
+      saved += held.layers[k] * share * recompute.treated[k].saved;
+      if (treated < layers) saved += held.layers[k] * (1 - share) * recompute.rest[k].saved;
+    }
+    most = std::max(most, saved);
   }
-  return saved;
+  return most;
 }
 
-PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
-                                                    const RecomputeTerms& recompute) const {
+PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const RecomputeTerms& recompute,
+                                                    Ask ask) const {
   const Stage& stage = stages_[s];
   StageCost cost{
       .forward = stage.forward, .backward = stage.backward, .plain_backward = stage.backward};
@@ -447,6 +613,11 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
     cost.backward += n * layer.backward;
     cost.plain_backward += n * layer.plain_backward;
     if (n > 0) cost.layer_working_set = std::max(cost.layer_working_set, layer.working_set);
+    if (forms_ == nullptr) return;
+    cost.weight += n * layer.weight;
+    cost.split_more += n * layer.split_more;
+    cost.pair += n * layer.pair;
+    if (n > 0) cost.pair_ends = std::max(cost.pair_ends, layer.pair_ends);
   };
   for (std::size_t k = 0; k < stage.content->layers.size(); ++k) {
     const int layers = stage.content->layers[k];
@@ -454,14 +625,8 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
     add(treated, recompute.treated[k]);
     if (treated < layers) add(layers - treated, recompute.rest[k]);
   }
-  cost.activations = ActivationsOf(stage, s, recompute);
-  // The head's tensors are gone before the layers' backward begins: whichever is larger.
-  const Bytes at_head = stage.head_saved + stage.head_working_set;
-  cost.head_is_peak = at_head > cost.layer_working_set;
-  cost.peak =
-      (stage.fixed_allocated + cost.activations + std::max(at_head, cost.layer_working_set)) *
-          (1 + slack_) +
-      stage.overhead;
+  if (forms_ != nullptr) FinishPasses(stage, cost);
+  if (ask == Ask::kTimeAndMemory) SetMemory(stage, s, recompute, cost);
 
   if (zero_ == 2) {
     cost.sharding = Exposed(stage.grad_sync, cost.forward + cost.backward,
@@ -482,17 +647,56 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s,
   return cost;
 }
 
-template <class Each>
+void PipelineTerms::SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
+                              StageCost& cost) const {
+  cost.activations = ActivationsOf(stage, s, recompute);
+  // The head's tensors are gone before the layers' backward begins: whichever is larger.
+  const Bytes at_head = stage.head_saved + stage.head_working_set;
+  cost.head_is_peak = at_head > cost.layer_working_set;
+  cost.peak =
+      (stage.fixed_allocated + cost.activations + std::max(at_head, cost.layer_working_set)) *
+          (1 + slack_) +
+      stage.overhead;
+}
+
+// What a schedule that is not 1F1B asks of a rank besides.
+void PipelineTerms::FinishPasses(const Stage& stage, StageCost& cost) const {
+  cost.weight += stage.weight;
+  cost.split_more += stage.split_more;
+  cost.pair += stage.forward + stage.backward;  // with those nothing overlaps
+  cost.pair += double(stage.content->chunks.size()) * cost.pair_ends;
+  if (forms_->splits_backward()) {
+    cost.backward += cost.split_more;
+  } else {
+    // All of it is one pass, of which this is the second half.
+    cost.weight -= cost.split_more;
+    cost.split_more = Seconds(0);
+  }
+  for (Seconds* time :
+       {&cost.forward, &cost.backward, &cost.plain_backward, &cost.weight, &cost.pair}) {
+    *time = *time / copies_;
+  }
+  cost.forward += send_;
+  cost.backward += send_;
+}
+
+template <PipelineTerms::Ask ask, class Each>
 PipelineTerms::Ranks PipelineTerms::OverRanks(const RecomputeTerms& recompute,
                                               const Each& each) const {
   Ranks ranks;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const StageCost cost = CostOfStage(s, recompute);
+    const StageCost cost = CostOfStage(s, recompute, ask);
     const Seconds total = cost.total();
-    ranks.sum += double(stages_[s].content->ranks.size()) * total;
+    const double like_it = double(stages_[s].content->ranks.size());
+    ranks.sum += like_it * total;
     if (total > ranks.slowest) {
       ranks.slowest = total;
       ranks.slowest_stage = s;
+    }
+    if (forms_ != nullptr) {
+      const RankPassCosts passes = PassCostsOf(cost);
+      if (ranks.slowest_stage == s) ranks.slowest_passes = passes;
+      ranks.passes += like_it * passes;
     }
     ranks.data = std::max(ranks.data, ExposedData(stages_[s], cost));
     ranks.peak = std::max(ranks.peak, cost.peak);
@@ -501,7 +705,40 @@ PipelineTerms::Ranks PipelineTerms::OverRanks(const RecomputeTerms& recompute,
   return ranks;
 }
 
+RankPassCosts PipelineTerms::PassCostsOf(const StageCost& cost) const {
+  // What sharding adds goes with the passes that it is beside.
+  const double share = cost.sharding / (cost.forward + cost.backward);
+  const Seconds work = cost.forward + cost.backward;
+  return {.forward = (1 + share) * cost.forward,
+          .backward_input = (1 + share) * cost.backward - cost.weight,
+          .backward_weight = cost.weight,
+          .overlapped = share * work + std::min(work, cost.pair),
+          .transfer = transfer_};
+}
+
+PipelineTerms::Makespan PipelineTerms::FormsMakespan(const Ranks& ranks) const {
+  const double m = micro_batches_, pairs = forms_->OverlappedPairs(m);
+  const RankPassCosts& slow = ranks.slowest_passes;
+  const RankPassCosts others =
+      ranks_ > 1 ? (1 / (ranks_ - 1)) * (ranks.passes + -1.0 * slow) : slow;
+  const auto hidden = [&](const RankPassCosts& c) { return pairs * (c.work() - c.overlapped); };
+  const auto own = [&](const RankPassCosts& c) { return m * c.work() - hidden(c); };
+  RankPassCosts instant = others;
+  instant.transfer = Seconds(0);
+  Makespan result{.hidden = hidden(slow)};
+  // Of equal ranks like the mean of the others: what is beside the work, and what of that are turns
+  // that wait for each other, during which a slower rank may work.
+  const Seconds makespan = forms_->Makespan(others, m);
+  const Seconds waits = std::max(Seconds(0), m * steady_->Pace(others) - own(others));
+  const Seconds slower = own(slow) - own(others);
+  result.total = makespan + std::max(Seconds(0), slower - waits);
+  result.transfers = makespan - forms_->Makespan(instant, m);
+  result.bubble = result.total - result.transfers - own(slow);
+  return result;
+}
+
 PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
+  if (forms_ != nullptr) return FormsMakespan(ranks);
   // Micro-batches come at the pace of the slowest rank; or, where the others have no time to spare
   // for it, of what uneven chunks and transfers make of them.
   const Seconds others = unevenness_ * ranks.sum / ranks_;
@@ -513,11 +750,23 @@ PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
                                : std::max(m.pace_without_transfers, others + steady_transfers_);
   m.total = ranks.sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace +
             fill_transfers_;
+  m.transfers = (micro_batches_ - 1 / virtual_stages_) * (m.pace - m.pace_without_transfers) +
+                fill_transfers_;
+  // What is left beside the slowest rank's own work: other stages' fill and drain, and waiting for
+  // longer chunks.
+  m.bubble = (ranks.sum - m.pace_without_transfers) / virtual_stages_ +
+             micro_batches_ * (m.pace_without_transfers - ranks.slowest);
   return m;
 }
 
+Seconds PipelineTerms::Step(const RecomputeTerms& recompute) const {
+  const Ranks ranks = OverRanks<Ask::kTime>(recompute, [](std::size_t, const StageCost&) {});
+  return MakespanOf(ranks).total + ranks.data + optimizer_;
+}
+
 QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
-  const Ranks ranks = OverRanks(recompute, [](std::size_t, const StageCost&) {});
+  const Ranks ranks =
+      OverRanks<Ask::kTimeAndMemory>(recompute, [](std::size_t, const StageCost&) {});
   return {.step = MakespanOf(ranks).total + ranks.data + optimizer_, .peak = ranks.peak};
 }
 
@@ -542,7 +791,7 @@ MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
   Bytes peak;
   MemoryItem item = MemoryItem::kWeights;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const StageCost cost = CostOfStage(s, recompute);
+    const StageCost cost = CostOfStage(s, recompute, Ask::kTimeAndMemory);
     if (cost.peak <= peak) continue;
     peak = cost.peak;
     StageMemory memory = stages_[s].fixed;
@@ -562,13 +811,14 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
 
   double recomputed_layers = 0;
   std::vector<StageCost> costs;
-  const Ranks ranks = OverRanks(recompute, [&](std::size_t s, const StageCost& cost) {
-    costs.push_back(cost);
-    const StageContent& one = *stages_[s].content;
-    for (std::size_t k = 0; k < one.layers.size(); ++k) {
-      recomputed_layers += double(one.ranks.size()) * recompute.Treated(one, s, k);
-    }
-  });
+  const Ranks ranks =
+      OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t s, const StageCost& cost) {
+        costs.push_back(cost);
+        const StageContent& one = *stages_[s].content;
+        for (std::size_t k = 0; k < one.layers.size(); ++k) {
+          recomputed_layers += double(one.ranks.size()) * recompute.Treated(one, s, k);
+        }
+      });
   const std::size_t slow = ranks.slowest_stage;
   e.slowest_stage = stages_[slow].content->ranks.front();
 
@@ -589,15 +839,13 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.time[TimeItem::kTensor] = micro_batches_ * pass.tensor;
   e.time[TimeItem::kContext] = micro_batches_ * pass.context;
   e.time[TimeItem::kExpert] = micro_batches_ * pass.expert;
+  for (Seconds& time : e.time.items) time = time / copies_;
+  e.time[TimeItem::kTensor] += micro_batches_ * costs[slow].split_more / copies_;
   const Makespan makespan = MakespanOf(ranks);
-  e.time[TimeItem::kPipeline] =
-      (micro_batches_ - 1 / virtual_stages_) * (makespan.pace - makespan.pace_without_transfers) +
-      fill_transfers_;
+  Hide(makespan.hidden, e.time);
+  e.time[TimeItem::kPipeline] = makespan.transfers + 2 * micro_batches_ * send_;
   e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + ranks.data;
-  // What is left of the makespan beside the slowest rank's own work: other stages' fill and drain,
-  // and waiting for longer chunks.
-  e.time[TimeItem::kBubble] = (ranks.sum - makespan.pace_without_transfers) / virtual_stages_ +
-                              micro_batches_ * (makespan.pace_without_transfers - ranks.slowest);
+  e.time[TimeItem::kBubble] = makespan.bubble;
   e.time[TimeItem::kOptimizer] = optimizer_;
   e.step = e.time.total();
 
@@ -605,11 +853,11 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.memory.resize(std::size_t(plan.pipeline));
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     Stage at_rank = stages_[s];
-    for (int rank : at_rank.content->ranks) {
+    for (const int rank : at_rank.content->ranks) {
       StageMemory& memory = e.memory[std::size_t(rank)];
       memory = at_rank.fixed;
       memory.stage = rank;
-      SetInFlight(at_rank, plan, rank);
+      SetInFlight(at_rank, {&rank, 1});
       memory[MemoryItem::kActivations] = ActivationsOf(at_rank, s, recompute);
       if (costs[s].head_is_peak) {
         memory[MemoryItem::kLogits] = at_rank.head_saved;
@@ -644,10 +892,12 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
 
 Estimate Estimator::Itemise(const ParallelConfig& plan) const {
   const ShapeCosts shape = CostShape(ShapeOf(plan, training_));
-  const std::vector<StageContent> stages =
-      DistinctStages(StagesOf(model_, plan.pipeline, plan.virtual_stages));
-  const PipelineTerms terms(*this, shape, stages, plan);
-  const std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat({});
+  const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(model_, plan));
+  PipelineTerms terms(*this, shape, stages, plan);
+  terms.SetInFlight();
+  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat({});
+  shape.Pair(plan.recompute, treated);
+  shape.Pair({}, rest);
   const std::vector<int> leading = plan.recompute.full_layers > 0
                                        ? LeadingLayers(stages, plan.recompute.full_layers)
                                        : std::vector<int>{};

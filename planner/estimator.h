@@ -4,8 +4,12 @@
 //
 // The step is max-plus in a line: (sum over ranks of one micro-batch)/v + (m - 1/v) x the pace of
 // the full pipeline, plus transfers of fill and drain, exposed data-parallel communication and the
-// optimizer.  Exact for equal stages with nothing contending; for uneven ones the simulator is the
-// measure: tests/cross_check states how close they are.
+// optimizer.  That is 1F1B, plain or interleaved; of every other schedule the first part is the
+// slowest rank's work and what the orders leave idle beside it (sim/schedule_forms).  Exact for
+// equal stages with nothing contending; for uneven ones the simulator is the measure:
+// tests/planner/cross_check_test.cc states how close they are.
+//
+// Limit: what an overlapped pair (DualPipe) hides takes nothing from the compute that hides it.
 //
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
@@ -15,6 +19,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -29,6 +34,7 @@
 #include "cost_models/memory.h"
 #include "cost_models/pipeline.h"
 #include "planner/data_parallel.h"
+#include "sim/schedule_forms.h"
 #include "topologies/cluster.h"
 
 namespace millwright {
@@ -75,8 +81,13 @@ struct Estimate {
 struct TreatedLayer {
   Seconds forward, backward;  // backward with what is run again
   Seconds plain_backward;     //   and without
-  Bytes saved;                // a micro-batch in flight keeps this
-  Bytes working_set;          // alive beside it while this layer is in backward
+  // Of a split backward: the weight gradients, and what both passes take beyond one.
+  Seconds weight, split_more;
+  // Its forward and the backward of another in one pair: for each of a row of such layers, and
+  // once.
+  Seconds pair, pair_ends;
+  Bytes saved;        // a micro-batch in flight keeps this
+  Bytes working_set;  // alive beside it while this layer is in backward
 };
 
 // Everything about a model cut to one LayerShape that does not depend on pipeline, data
@@ -89,23 +100,28 @@ struct ShapeCosts {
   Bytes embedding_saved;                 // a micro-batch in flight keeps this
   Bytes head_saved;                      // logits, loss, norms: of the one micro-batch at the head
   Bytes head_working_set;
-  Bytes boundary;     // what one micro-batch passes from stage to stage
-  Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
-  Seconds work;       // all layers, embedding and head, forward and backward
+  Seconds head_weight, head_split_more;  // as of a TreatedLayer
+  Bytes head_waiting;                    // a micro-batch whose weight gradient waits keeps this
+  Bytes boundary;                        // what one micro-batch passes from stage to stage
+  Bytes least_layer;        // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;             // all layers, embedding and head, forward and backward
+  Seconds overlapped_work;  //   at least this, where communication may run under all compute
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
   RankParameters token_table;  // of the embedding: what the last stage may hold again
   std::vector<PartialGradients> kind_partial;
   PartialGradients head_partial;
 
-  std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
+  std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind, without pairs
+  void Pair(const Recompute& recompute, std::vector<TreatedLayer>& treated) const;  // adds them
 };
 
 class PipelineTerms;
 
-// Whether an estimate is of this schedule.  Of the others' plans it is that of 1F1B, or with
-// virtual stages of the interleaved schedule, in time and in memory.
-bool HasClosedForm(ScheduleKind schedule);
+// The schedule that `plan` names.
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+// What each of its pipeline ranks holds.
+std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan);
 
 class Estimator {
  public:
@@ -128,6 +144,8 @@ class Estimator {
   Seconds scalar_sum() const { return scalar_sum_; }
   // Of the gradient of a tied embedding, between first and last stage.
   Seconds TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const;
+  // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
+  const ScheduleForms* Forms(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
  private:
@@ -138,6 +156,8 @@ class Estimator {
   CostContext context_;
   std::vector<LayerKind> kinds_;
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
+  using FormsKey = std::array<int, 4>;  // kind, pipeline, micro-batches, chunks
+  mutable std::map<FormsKey, ScheduleForms> forms_;
   Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss
 };
 
@@ -163,10 +183,17 @@ std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_
 // what is recomputed.
 class PipelineTerms {
  public:
-  // `stages` as DistinctStages gives them.  All references must outlive this.
+  // `stages` as DistinctStages gives them for the plan's schedule.  All references must outlive
+  // this.
   PipelineTerms(const Estimator& estimator, const ShapeCosts& shape,
                 const std::vector<StageContent>& stages, const ParallelConfig& plan);
 
+  // The same but for the schedule, which must lay stages out as the one before.
+  void Reschedule(const ParallelConfig& plan);
+  // What is in flight under the schedule: to be called before anything of memory is asked.
+  void SetInFlight();
+
+  Seconds Step(const RecomputeTerms& recompute) const;
   QuickCost Cost(const RecomputeTerms& recompute) const;
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
@@ -177,17 +204,24 @@ class PipelineTerms {
   Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
 
  private:
+  // What is in flight on a rank at one time.
+  struct Held {
+    std::vector<double> layers;  // of each kind: layers x micro-batches
+    double embedding = 0;        // micro-batches that passed it
+    double at_head = 0;          // between the head and its backward, beyond one
+    double head_waiting = 0;     // that wait for the head's weight gradient
+  };
   struct Stage {
     const StageContent* content = nullptr;
     Seconds forward, backward;      // embedding and head, one micro-batch
+    Seconds weight, split_more;     // of these
     Seconds gather, reduce;         // ZeRO-3: one micro-batch's all-gather and reduce-scatter
     Seconds root_gather;            //   and embedding and head, which stay gathered until backward
     Seconds grad_sync, param_sync;  // ZeRO 0-2: gradients and parameters, once
     Seconds replica_sync;           // HSDP: sharded gradients over the replicas, once a step
     Seconds tied_sync;              // the embedding's gradient between first and last stage
     Seconds tensor_sums;            // of gradients that tensor ranks have in parts
-    std::vector<double> held;       // of each kind: layers x micro-batches in flight
-    double first_chunk_held = 0;    // micro-batches in flight that passed the embedding
+    std::vector<Held> held;         // of which one sets the peak
     StageMemory fixed;              // what recomputation does not change
     Bytes fixed_allocated, overhead;  // sums of `fixed`
     Bytes embedding_saved, head_saved, head_working_set;
@@ -195,28 +229,41 @@ class PipelineTerms {
   struct StageCost {
     Seconds forward, backward;
     Seconds plain_backward;  // without what is recomputed
-    Seconds sharding;        // what ZeRO-2 and 3 add to one micro-batch
+    Seconds weight;          // of backward
+    Seconds pair, pair_ends;
+    Seconds sharding;  // what ZeRO-2 and 3 add to one micro-batch
     Bytes activations, layer_working_set;
     Bytes peak;
     bool head_is_peak = false;
+    Seconds split_more;  // of backward
     Seconds total() const { return forward + backward + sharding; }
   };
   struct Makespan {
     Seconds pace, pace_without_transfers;  // of a micro-batch once the pipeline is full
     Seconds total;
+    Seconds transfers, bubble;  // of total
+    Seconds hidden;             // of the slowest rank's work, under other work of its pairs
   };
   // Sums over the ranks and the worst of them.
   struct Ranks {
     Seconds sum, slowest;  // of one micro-batch
     std::size_t slowest_stage = 0;
+    RankPassCosts slowest_passes, passes;  // of it, and summed: where there are forms
     Seconds data;
     Bytes peak;
   };
-  template <class Each>  // each(stage, its StageCost)
+  enum class Ask { kTime, kTimeAndMemory };
+  template <Ask ask, class Each>  // each(stage, its StageCost)
   Ranks OverRanks(const RecomputeTerms& recompute, const Each& each) const;
   Makespan MakespanOf(const Ranks& ranks) const;
-  StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute) const;
-  void SetInFlight(Stage& stage, const ParallelConfig& plan, int rank) const;
+  Makespan FormsMakespan(const Ranks& ranks) const;
+  RankPassCosts PassCostsOf(const StageCost& cost) const;
+  StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute, Ask ask) const;
+  double InFlight1F1B(int rank) const;
+  void SetInFlight(Stage& stage, std::span<const int> ranks) const;
+  void SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
+                 StageCost& cost) const;
+  void FinishPasses(const Stage& stage, StageCost& cost) const;
   Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;
   Seconds ExposedData(const Stage& stage, const StageCost& cost) const;
   Seconds Exposed(Seconds communication, Seconds window, bool overlapped) const;
@@ -229,6 +276,12 @@ class PipelineTerms {
   double virtual_stages_ = 1;
   double unevenness_ = 1;
   double ranks_ = 1;
+  const ScheduleForms* forms_ = nullptr;   // of a schedule without a closed form
+  const ScheduleForms* steady_ = nullptr;  // for its pace
+  double copies_ = 1;                      // of the model: each sees its share of the micro-batches
+  Seconds boundary_transfer_;              // of a micro-batch between two ranks
+  Seconds transfer_;                       // for `forms_`, that no rank waits for
+  Seconds send_;                           //   and that it waits for, in each of its passes
   int zero_ = 0;
   double slack_ = 0;
   Seconds steady_transfers_;  // that a micro-batch waits for between ranks without time to spare

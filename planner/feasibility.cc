@@ -254,8 +254,7 @@ Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_siz
 
 Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
                       const ParallelConfig& plan) {
-  if (plan.schedule == ScheduleKind::k1F1B || plan.schedule == ScheduleKind::kInterleaved)
-    return {};
+  if (FollowsFromStages(plan.schedule)) return {};
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   const ScheduleChoice choice{.kind = plan.schedule,
@@ -271,6 +270,17 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
   if (stages <= model.num_layers) return {};
   return Reject(RejectionReason::kLayers, "{} layers are fewer than the {} stages of schedule {}",
                 model.num_layers, stages, NameOf(plan.schedule));
+}
+
+bool RunsIn(Framework framework, ScheduleKind schedule) {
+  if (FollowsFromStages(schedule)) return true;
+  if (framework != Framework::kFsdpCompiled) return false;
+  // ScheduleGPipe, ScheduleLoopedBFS, ScheduleInterleavedZeroBubble (ZB-H1 with one stage a rank),
+  // ScheduleZBVZeroBubble and ScheduleDualPipeV.
+  constexpr ScheduleKind kPyTorch[] = {ScheduleKind::kGpipe, ScheduleKind::kBreadthFirst,
+                                       ScheduleKind::kZbH1, ScheduleKind::kZbV,
+                                       ScheduleKind::kDualPipeV};
+  return std::count(std::begin(kPyTorch), std::end(kPyTorch), schedule) > 0;
 }
 
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {

@@ -67,6 +67,10 @@ Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_siz
 // What schedules need that are neither 1F1B nor interleaved; the batch must be divisible.
 Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
                       const ParallelConfig& plan);
+// Whether the software that the question names has the schedule: Megatron-LM's pipeline_parallel/
+// schedules.py has 1F1B and interleaved, torchtitan takes those of torch.distributed.pipelining,
+// and of the others none is known beside 1F1B and interleaved.
+bool RunsIn(Framework framework, ScheduleKind schedule);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);
 Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute);
 

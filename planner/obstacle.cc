@@ -11,6 +11,7 @@
 #include "core/unit_text.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
+#include "sim/schedule.h"
 
 namespace millwright {
 namespace {
@@ -71,9 +72,13 @@ Values ValuesOf(const Job& job, Knob knob) {
     case Knob::kSp:
     case Knob::kCpKind:
       return {UpTo(0, 1), "", 1};
-    case Knob::kSchedule:
-      return {
-          {static_cast<int>(ScheduleKind::k1F1B), static_cast<int>(ScheduleKind::kInterleaved)}};
+    case Knob::kSchedule: {
+      Values values;
+      for (const auto& name : TrainingScheduleNames()) {
+        values.values.push_back(static_cast<int>(name.value));
+      }
+      return values;
+    }
     case Knob::kRecompute:
       break;
   }
@@ -147,16 +152,22 @@ ParallelConfig Plainest(const Job& job, const PlanFilter& filter) {
   const auto allows = [&](ScheduleKind kind) {
     return filter.Allows(Knob::kSchedule, static_cast<int>(kind));
   };
-  const bool interleaved = allows(ScheduleKind::kInterleaved) && !allows(ScheduleKind::k1F1B);
+  // 1F1B or interleaved by the virtual stages; else the first that is allowed.
+  ScheduleKind plainest = ScheduleKind::k1F1B;
+  if (!allows(plainest)) plainest = ScheduleKind::kInterleaved;
+  for (const auto& name : TrainingScheduleNames()) {
+    if (!allows(plainest) && allows(name.value)) plainest = name.value;
+  }
+  const bool in_chunks = ChoosesChunks(plainest);
   p.tensor = first(Knob::kTp, needs(Knob::kSp, 1) ? 2 : 1);
   const bool ulysses = needs(Knob::kCpKind, static_cast<int>(ContextParallelKind::kUlysses));
   if (ulysses) p.context_kind = ContextParallelKind::kUlysses;
   p.context = first(Knob::kCp, ulysses ? 2 : 1);
-  p.virtual_stages = first(Knob::kVpp, interleaved ? 2 : 1);
-  p.pipeline = first(Knob::kPp, p.virtual_stages > 1 ? 2 : 1);
-  const bool chunks = p.virtual_stages > 1;
-  p.schedule = chunks ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-  if (!allows(p.schedule)) p.schedule = chunks ? ScheduleKind::k1F1B : ScheduleKind::kInterleaved;
+  p.virtual_stages = first(Knob::kVpp, in_chunks ? 2 : 1);
+  const bool needs_pipeline = p.virtual_stages > 1 || !FollowsFromStages(plainest);
+  p.pipeline = first(Knob::kPp, needs_pipeline ? 2 : 1);
+  p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
+  if (!allows(p.schedule)) p.schedule = plainest;
   p.expert = first(Knob::kEp);
   p.expert_tensor = first(Knob::kEtp);
   p.micro_batch_size = first(Knob::kMicroBatch);

@@ -92,7 +92,8 @@ std::string_view AcceptedValues(Knob knob) {
              "core_attn, mlp, "
              "moe, moe_act, layernorm, mla_up_proj";
     case Knob::kSchedule:
-      return "1f1b or interleaved";
+      return "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, v-zb, dualpipe, "
+             "dualpipe-v or bfs";
     case Knob::kTp:
     case Knob::kCp:
     case Knob::kPp:
@@ -106,9 +107,6 @@ std::string_view AcceptedValues(Knob knob) {
   return {};
 }
 
-constexpr EnumName<ScheduleKind> kSearched[] = {{ScheduleKind::k1F1B, "1f1b"},
-                                                {ScheduleKind::kInterleaved, "interleaved"}};
-
 std::optional<int> ParseValue(Knob knob, std::string_view text) {
   switch (knob) {
     case Knob::kSp:
@@ -116,7 +114,7 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
     case Knob::kCpKind:
       return ParseName<ContextParallelKind>(text, ContextParallelKindNames());
     case Knob::kSchedule:
-      return ParseName<ScheduleKind>(text, kSearched);
+      return ParseName<ScheduleKind>(text, TrainingScheduleNames());
     case Knob::kRecompute:
       return {};
     default:

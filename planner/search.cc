@@ -14,9 +14,10 @@ namespace millwright {
 namespace {
 
 auto Degrees(const ParallelConfig& p) {
-  return std::tuple(p.recompute.granularity, p.recompute.full_layers, p.recompute.modules, p.zero,
-                    p.zero_shard, p.tensor, p.sequence_parallel, p.context, p.context_kind,
-                    p.pipeline, p.virtual_stages, p.expert, p.expert_tensor, p.micro_batch_size);
+  return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
+                    p.recompute.full_layers, p.recompute.modules, p.zero, p.zero_shard, p.tensor,
+                    p.sequence_parallel, p.context, p.context_kind, p.pipeline, p.virtual_stages,
+                    p.expert, p.expert_tensor, p.micro_batch_size);
 }
 
 // In ascending order, those up to `most`.
@@ -38,17 +39,53 @@ std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
 constexpr int kMostVirtualStages = 128;
 constexpr int kMostPartialRecomputes = 128;
 
-// Pipeline splits that candidates share.
+const Recompute kFirstLayer{
+    .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
+
+// Pipeline splits that candidates share, and the schedules that lay stages out like that.
 struct PipelineLayout {
   int virtual_stages = 1;
+  std::vector<ScheduleKind> schedules;
+  std::vector<int> rank_of_stage;
   std::vector<StageContent> stages;       // distinct
   std::vector<int> full_layers;           // full recompute of the first so many layers of a chunk,
   std::vector<std::vector<int>> leading;  // and what that is of each stage
 };
 using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
 
+// Whether DualPipe's pairs may hide communication under all compute.
+bool Overlaps(ScheduleKind kind) {
+  return kind == ScheduleKind::kDualPipe || kind == ScheduleKind::kDualPipeV;
+}
+
+PipelineLayout LayoutOf(const ModelConfig& model, const ScheduleChoice& choice,
+                        std::vector<int> rank_of_stage) {
+  PipelineLayout layout{.virtual_stages = choice.virtual_stages,
+                        .schedules = {choice.kind},
+                        .rank_of_stage = std::move(rank_of_stage),
+                        .leading = {}};
+  layout.stages = DistinctStages(
+      StagesOf(model, choice.pipeline, layout.rank_of_stage, CopiesOfModel(choice.kind)));
+  std::size_t longest = 0;
+  for (const StageContent& stage : layout.stages) {
+    for (const auto& chunk : stage.chunks) longest = std::max(longest, chunk.size());
+  }
+  const int step = (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes;
+  for (int n = step; n < int(longest); n += std::max(1, step)) {
+    layout.full_layers.push_back(n);
+    layout.leading.push_back(LeadingLayers(layout.stages, n));
+  }
+  return layout;
+}
+
 PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const PlanFilter& filter,
                           std::int64_t& forbidden) {
+  // 1F1B and interleaved first: the coarse search takes the first few.
+  std::vector<ScheduleKind> kinds = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved};
+  for (const auto& name : TrainingScheduleNames()) {
+    if (std::count(kinds.begin(), kinds.end(), name.value) == 0) kinds.push_back(name.value);
+  }
+  const bool asked_for = filter.About(Knob::kSchedule).required;
   PipelineLayouts layouts;
   for (int p : Divisors(gpus, model.num_layers)) {
     if (!filter.Allows(Knob::kPp, p)) {
@@ -56,26 +93,32 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
       continue;
     }
     std::vector<PipelineLayout>& of_degree = layouts[p];
-    const int most = p == 1 ? 1 : std::min(kMostVirtualStages, model.num_layers / p);
-    for (int v = 1; v <= most; ++v) {
-      const ScheduleKind schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-      if (!filter.Allows(Knob::kVpp, v) ||
-          !filter.Allows(Knob::kSchedule, static_cast<int>(schedule))) {
-        ++forbidden;
-        continue;
+    for (ScheduleKind kind : kinds) {
+      // Without a pipeline all schedules are one.
+      if (p == 1 && kind != ScheduleKind::k1F1B) continue;
+      if (!asked_for && !FollowsFromStages(kind)) continue;
+      const bool chooses = ChoosesChunks(kind);
+      const int most = chooses ? std::min(kMostVirtualStages, model.num_layers / p) : 1;
+      for (int v = chooses ? 2 : 1; v <= most; ++v) {
+        const ScheduleChoice choice{.kind = kind, .pipeline = p, .virtual_stages = v};
+        if (p * ChunksOfRank(choice) > model.num_layers) continue;
+        if (!filter.Allows(Knob::kVpp, v) ||
+            !filter.Allows(Knob::kSchedule, static_cast<int>(kind))) {
+          ++forbidden;
+          continue;
+        }
+        std::vector<int> rank_of_stage = RankOfStage(choice);
+        const auto same =
+            std::find_if(of_degree.begin(), of_degree.end(), [&](const PipelineLayout& layout) {
+              return layout.rank_of_stage == rank_of_stage &&
+                     CopiesOfModel(layout.schedules.front()) == CopiesOfModel(kind);
+            });
+        if (same != of_degree.end()) {
+          same->schedules.push_back(kind);
+        } else {
+          of_degree.push_back(LayoutOf(model, choice, std::move(rank_of_stage)));
+        }
       }
-      PipelineLayout layout{
-          .virtual_stages = v, .stages = DistinctStages(StagesOf(model, p, v)), .leading = {}};
-      std::size_t longest = 0;
-      for (const StageContent& stage : layout.stages) {
-        for (const auto& chunk : stage.chunks) longest = std::max(longest, chunk.size());
-      }
-      const int step = (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes;
-      for (int n = step; n < int(longest); n += std::max(1, step)) {
-        layout.full_layers.push_back(n);
-        layout.leading.push_back(LeadingLayers(layout.stages, n));
-      }
-      of_degree.push_back(std::move(layout));
     }
   }
   return layouts;
@@ -106,12 +149,13 @@ class ParetoFront {
   std::vector<RankedPlan> plans_;
 };
 
-// The degrees that tell layouts apart: tp, cp and its kind, pp, ep, etp.
-using LayoutKey = std::array<int, 6>;
+// The degrees that tell layouts apart: tp, cp and its kind, pp, ep, etp; and whether the framework
+// runs the schedule.
+using LayoutKey = std::array<int, 7>;
 
 // What one worker has found.
 struct Findings {
-  std::map<LayoutKey, RankedPlan> best;  // of each layout
+  std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
   ParetoFront pareto;
   std::int64_t searched = 0;
   std::array<std::int64_t, kRejectionReasons> rejected{};
@@ -150,9 +194,37 @@ struct Space {
   PipelineLayouts layouts;
   std::vector<Recompute> choices;
   std::vector<int> zeros;
+  bool overlapping = false;  // some schedule Overlaps
   bool partial_recompute = true;
   Seconds time_limit{std::numeric_limits<double>::infinity()};  // slower is of no interest
 };
+
+LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training) {
+  return {plan.tensor,
+          plan.context,
+          static_cast<int>(plan.context_kind),
+          plan.pipeline,
+          plan.expert,
+          plan.expert_tensor,
+          RunsIn(training.framework, plan.schedule) ? 1 : 0};
+}
+
+// The layers of one micro-batch on the rank that has most of them, with nothing run again.
+struct LayersWork {
+  Seconds work, overlapped;  // the latter where communication may run under all compute
+};
+LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>& stages) {
+  LayersWork slowest;
+  for (const StageContent& stage : stages) {
+    PassTime work;
+    for (std::size_t k = 0; k < stage.layers.size(); ++k) {
+      work += double(stage.layers[k]) * (costs.kinds[k].forward + costs.kinds[k].backward);
+    }
+    slowest.work = std::max(slowest.work, work.total());
+    slowest.overlapped = std::max(slowest.overlapped, work.longest());
+  }
+  return slowest;
+}
 
 class Worker {
  public:
@@ -168,9 +240,9 @@ class Worker {
     std::vector<TreatedLayer> treated;
   };
   void RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan);
+  void Pair(const ShapeCosts& costs);
   void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
-  void CostChoices(const PipelineTerms& terms, const PipelineLayout& layout,
-                   const ParallelConfig& plan);
+  void CostChoices(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
 
@@ -179,8 +251,9 @@ class Worker {
   Findings findings_;
   std::vector<Choice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;
-  RankedPlan* best_ = nullptr;  // of the layout at hand
-  bool best_found_ = false;
+  bool paired_ = false;                        // these have their pairs
+  std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
+  std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
 };
 
 void Worker::Run(const LayerShape& base) {
@@ -200,7 +273,7 @@ void Worker::Run(const LayerShape& base) {
     // Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
     const Seconds floor = (double(space_.training.global_batch_size) * shape.tensor *
                            shape.context / (gpus * shape.micro_batch_size)) *
-                          costs.work;
+                          (space_.overlapping ? costs.overlapped_work : costs.work);
     if (floor > space_.time_limit) {
       ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
       continue;
@@ -242,9 +315,8 @@ void Worker::RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan) {
   }
   treated_ = std::move(kept);
   untreated_ = costs.Treat({});
-  const Recompute first_layer{
-      .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
-  fully_ = costs.Treat(first_layer);
+  fully_ = costs.Treat(kFirstLayer);
+  paired_ = false;
 
   const std::int64_t cut = std::int64_t{1} * plan.tensor * plan.context;
   const std::int64_t gpus = space_.cluster.gpus();
@@ -260,27 +332,46 @@ void Worker::RunMicroBatch(const ShapeCosts& costs, ParallelConfig plan) {
       findings_.Reject(*v);
       continue;
     }
-    const LayoutKey key = {plan.tensor,   plan.context, static_cast<int>(plan.context_kind),
-                           plan.pipeline, plan.expert,  plan.expert_tensor};
-    const auto [slot, inserted] = findings_.best.try_emplace(key);
-    best_ = &slot->second;
-    best_found_ = !inserted && best_->step.value > 0;
     for (const PipelineLayout& layout : layouts) {
       plan.virtual_stages = layout.virtual_stages;
-      plan.schedule = layout.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-      if (const Verdict v = CheckBatch(space_.training, plan.data, plan.micro_batch_size,
-                                       plan.pipeline, plan.virtual_stages)) {
-        findings_.Reject(*v);
-        continue;
+      feasible_.clear();
+      for (ScheduleKind schedule : layout.schedules) {
+        plan.schedule = schedule;
+        const int in_groups = schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1;
+        Verdict v =
+            CheckBatch(space_.training, plan.data, plan.micro_batch_size, plan.pipeline, in_groups);
+        if (!v) v = CheckSchedule(space_.model, space_.training, plan);
+        if (v) {
+          findings_.Reject(*v);
+        } else {
+          feasible_.push_back(schedule);
+        }
       }
-      RunPipeline(costs, layout, plan);
+      if (!feasible_.empty()) RunPipeline(costs, layout, plan);
     }
-    if (!best_found_) findings_.best.erase(slot);
   }
+}
+
+void Worker::Pair(const ShapeCosts& costs) {
+  for (Choice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
+  costs.Pair({}, untreated_);
+  costs.Pair(kFirstLayer, fully_);
+  paired_ = true;
 }
 
 void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
                          ParallelConfig plan) {
+  // Whatever the schedule and the sharding, the slowest rank has its work to do.
+  const double micro_batches =
+      double(space_.training.global_batch_size) / (double(plan.data) * plan.micro_batch_size);
+  std::erase_if(feasible_, [&, floor = SlowestRank(costs, layout.stages)](ScheduleKind schedule) {
+    const Seconds of_copy =
+        (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
+    if (micro_batches * of_copy <= space_.time_limit) return false;
+    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
+    return true;
+  });
+  if (!paired_ && std::any_of(feasible_.begin(), feasible_.end(), Overlaps)) Pair(costs);
   const int data_ranks = plan.data * plan.context;
   // Experts have data-parallel ranks of their own.
   const std::int64_t expert_ranks =
@@ -303,13 +394,24 @@ void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
       if (!space_.filter.Allows(Knob::kZeroShard, shard)) continue;
       plan.zero = zero;
       plan.zero_shard = shard;
-      CostChoices(PipelineTerms(estimator_, costs, layout.stages, plan), layout, plan);
+      std::optional<PipelineTerms> terms;
+      for (ScheduleKind schedule : feasible_) {
+        if (zero >= 2 && !FollowsFromStages(schedule)) continue;
+        plan.schedule = schedule;
+        if (terms) {
+          terms->Reschedule(plan);
+        } else {
+          terms.emplace(estimator_, costs, layout.stages, plan);
+        }
+        CostChoices(*terms, layout, plan);
+      }
     }
   }
 }
 
-void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layout,
+void Worker::CostChoices(PipelineTerms& terms, const PipelineLayout& layout,
                          const ParallelConfig& plan) {
+  best_ = &findings_.best[KeyOf(plan, space_.training)];
   std::int64_t open = 0;
   const auto for_each = [&](const auto& act) {
     for (const Choice& choice : treated_) {
@@ -326,9 +428,9 @@ void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layou
   };
   const RecomputeTerms nothing{.treated = untreated_, .rest = {}, .leading = {}};
   const bool hopeless = terms.FloorPeak() > space_.memory_limit;  // the state alone is too large
-  const bool too_slow =
-      terms.Cost(nothing).step > space_.time_limit;  // even with nothing run again
+  const bool too_slow = terms.Step(nothing) > space_.time_limit;  // even with nothing run again
   if (!hopeless && !too_slow) {
+    terms.SetInFlight();
     for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
       Cost(terms, recompute_terms, plan, recompute);
     });
@@ -340,6 +442,7 @@ void Worker::CostChoices(const PipelineTerms& terms, const PipelineLayout& layou
         findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
     // It may still be the nearest miss.
     if (!nearest || terms.FloorPeak() <= nearest->peak) {
+      terms.SetInFlight();
       for_each([&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
         Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
       });
@@ -363,10 +466,9 @@ void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_te
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     return;
   }
-  if (!best_found_ || cost.step < best_->step ||
-      (cost.step == best_->step && Before(ranked(), *best_))) {
+  if (!*best_ || cost.step < (*best_)->step ||
+      (cost.step == (*best_)->step && Before(ranked(), **best_))) {
     *best_ = ranked();
-    best_found_ = true;
   }
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
 }
@@ -424,8 +526,8 @@ std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig&
 
 void Merge(Findings& into, const Findings& from) {
   for (const auto& [key, plan] : from.best) {
-    const auto [slot, inserted] = into.best.try_emplace(key, plan);
-    if (!inserted && Before(plan, slot->second)) slot->second = plan;
+    std::optional<RankedPlan>& slot = into.best[key];
+    if (plan && (!slot || Before(*plan, *slot))) slot = plan;
   }
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
@@ -486,9 +588,21 @@ Findings SearchSpace(const Space& space, int threads, const std::function<void(d
   return all;
 }
 
-std::vector<RankedPlan> Fastest(const Findings& findings, int top) {
+// The fastest of each layout; of `in_framework` alone those whose schedule the framework runs.
+std::vector<RankedPlan> Fastest(const Findings& findings, int top, bool in_framework) {
   std::vector<RankedPlan> plans;
-  for (const auto& [key, plan] : findings.best) plans.push_back(plan);
+  // Of one layout's two the one that is no framework's comes first.
+  const LayoutKey* last = nullptr;
+  for (const auto& [key, plan] : findings.best) {
+    if (!plan || (in_framework && key.back() == 0)) continue;
+    const bool same = last != nullptr && std::equal(key.begin(), key.end() - 1, last->begin());
+    if (!same) {
+      plans.push_back(*plan);
+    } else if (Before(*plan, plans.back())) {
+      plans.back() = *plan;
+    }
+    last = &key;
+  }
   std::sort(plans.begin(), plans.end(), Before);
   if (int(plans.size()) > top) plans.resize(top);
   return plans;
@@ -547,8 +661,14 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
 
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
+  for (const auto& [pipeline, layouts] : space.layouts) {
+    for (const PipelineLayout& layout : layouts) {
+      space.overlapping = space.overlapping ||
+                          std::any_of(layout.schedules.begin(), layout.schedules.end(), Overlaps);
+    }
+  }
   const std::vector<RankedPlan> coarse =
-      Fastest(SearchSpace(CoarsePart(space), threads, {}), options.top);
+      Fastest(SearchSpace(CoarsePart(space), threads, {}), options.top, false);
   if (int(coarse.size()) == options.top) {
     space.time_limit = std::max(coarse.back().step, kParetoSpan * coarse.front().step);
   }
@@ -563,7 +683,8 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     if (item.nearest) item.stage = estimator.Itemise(item.nearest->plan).peak_stage;
   }
   result.memory_limit = space.memory_limit;
-  result.plans = Fastest(all, options.top);
+  result.plans = Fastest(all, options.top, false);
+  result.in_framework = Fastest(all, options.top, true);
   if (result.plans.empty()) {
     for (const OutOfMemory& item : result.out_of_memory) {
       if (!item.nearest) continue;

@@ -2,10 +2,13 @@
 //
 // Which plan is best?  Enumerates every plan of the space, costs it or rejects it with a reason.
 //
-// The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, dp, ZeRO stage and its
-// shard (all data-parallel ranks, or those of one domain), and recomputation (none, every set of
-// modules that drops something, full for all or the first N layers of a chunk).  Nothing about
-// which degree belongs where is built in.
+// The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, pipeline schedule, dp,
+// ZeRO stage and its shard (all data-parallel ranks, or those of one domain), and recomputation
+// (none, every set of modules that drops something, full for all or the first N layers of a chunk).
+// Nothing about which degree belongs where is built in.  Schedules are 1F1B and interleaved, which
+// every framework with pipelines has, or those that the filter requires.  ZeRO-2 and 3 go with 1F1B
+// and interleaved alone: how much of their communication in every pass other schedules hide is not
+// estimated well.
 //
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  Branches are cut by bounds that change no answer: model state, or one layer,
@@ -56,6 +59,8 @@ struct OutOfMemory {
 struct SearchResult {
   // The fastest of each layout (tp, cp and its kind, pp, ep, etp), fastest first, `top` at most.
   std::vector<RankedPlan> plans;
+  // The same of the schedules that the question's framework runs.
+  std::vector<RankedPlan> in_framework;
   // No plan is both faster and smaller: up to kParetoSpan times the fastest plan's time, a point
   // at most every 1% of the GPU's memory.
   std::vector<RankedPlan> pareto;

@@ -530,29 +530,18 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
 
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
                                      const PipelineSchedule& schedule) {
-  std::vector<StageContent> ranks(std::size_t(schedule.pipeline));
-  for (int r = 0; r < schedule.pipeline; ++r) {
-    ranks[std::size_t(r)].ranks = {r};
-    ranks[std::size_t(r)].layers.assign(estimator.kinds().size(), 0);
-  }
-  const std::vector<std::vector<int>> kinds = KindsOfStages(estimator.model(), schedule);
-  for (int s = 0; s < schedule.stages(); ++s) {
-    StageContent& rank = ranks[std::size_t(schedule.rank_of_stage[std::size_t(s)])];
-    rank.chunks.push_back(kinds[std::size_t(s)]);
-    for (int kind : rank.chunks.back()) ++rank.layers[std::size_t(kind)];
-    rank.total_layers += int(rank.chunks.back().size());
-    rank.embedding = rank.embedding || schedule.first_of_direction(s);
-    rank.head = rank.head || schedule.last_of_direction(s);
-  }
+  const std::vector<StageContent> ranks =
+      StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions);
   const std::vector<StageContent> distinct = DistinctStages(ranks);
   ParallelConfig held = plan;
   held.virtual_stages = int(ranks[0].chunks.size());
+  held.schedule = held.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
   const std::vector<TreatedLayer> layers = shape.Treat({});
+  PipelineTerms terms(estimator, shape, distinct, held);
+  terms.SetInFlight();
   std::vector<StageMemory> memory =
-      PipelineTerms(estimator, shape, distinct, held)
-          .Itemise(held, {.treated = layers, .rest = {}, .leading = {}})
-          .memory;
+      terms.Itemise(held, {.treated = layers, .rest = {}, .leading = {}}).memory;
   for (StageMemory& rank : memory) {
     for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits, MemoryItem::kWorkingSet,
                             MemoryItem::kAllocatorSlack}) {
@@ -561,13 +550,6 @@ std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelC
     rank[MemoryItem::kOptimizer] = rank[MemoryItem::kOptimizer] / double(schedule.directions);
   }
   return memory;
-}
-
-ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
-  return {.kind = plan.schedule,
-          .pipeline = plan.pipeline,
-          .micro_batches = int(micro_batches),
-          .virtual_stages = plan.virtual_stages};
 }
 
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,

@@ -20,9 +20,6 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     PipelineSchedule schedule);
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
-// The schedule that `plan` names.
-ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
-
 // What each rank holds before activations: state and buffers of the layers, the embedding and the
 // head that `schedule` puts there.  A V has first and last stage on rank 0; DualPipe holds every
 // stage twice, and two ranks of the same stages share their optimizer state.

@@ -30,7 +30,9 @@ struct PlanAnswer {
   Job job;  // the question; its search limits are those of the search
   std::vector<std::string> warnings;
   SearchResult result;
-  Contenders contenders;         // of result.plans; of its plans those to be listed
+  Contenders contenders;  // of result.plans; of its plans those to be listed
+  // Where the framework of the question has not the best plan's schedule: the best of those it has.
+  std::optional<Contender> in_framework;
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;
   std::vector<Remedy> remedies;

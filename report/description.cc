@@ -414,6 +414,18 @@ std::string FieldsJson(const std::vector<FieldDoc>& fields) {
   return Dump({{"fields", std::move(list)}});
 }
 
+namespace {
+
+std::string ScheduleNames() {
+  std::string names;
+  for (const auto& schedule : TrainingScheduleNames()) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", schedule.name);
+  }
+  return names;
+}
+
+}  // namespace
+
 std::vector<KnobDoc> KnobDocs() {
   constexpr Knob kKnobs[] = {Knob::kTp,        Knob::kSp,         Knob::kCp,   Knob::kCpKind,
                              Knob::kPp,        Knob::kVpp,        Knob::kDp,   Knob::kEp,
@@ -475,8 +487,9 @@ std::vector<KnobDoc> KnobDocs() {
             "mla_up_proj";
         break;
       case Knob::kSchedule:
-        doc.accepted = "1f1b, interleaved";
-        doc.meaning = "of the pipeline; interleaved goes with vpp above 1";
+        doc.accepted = ScheduleNames();
+        doc.meaning =
+            "of the pipeline; interleaved and bfs go with vpp above 1, the others with vpp 1";
         break;
     }
     docs.push_back(std::move(doc));

@@ -57,7 +57,7 @@ int BarColumns(const Style& style) { return std::clamp(style.width - 60, 8, 40);
 
 std::vector<int> LayersPerStage(const ModelConfig& model, const ParallelConfig& plan) {
   std::vector<int> layers;
-  for (const StageContent& stage : StagesOf(model, plan.pipeline, plan.virtual_stages)) {
+  for (const StageContent& stage : StagesOfPlan(model, plan)) {
     layers.push_back(stage.total_layers);
   }
   return layers;
@@ -95,6 +95,7 @@ std::string BriefName(const ParallelConfig& p) {
   }
   name += fmt::format(" pp{}", p.pipeline);
   if (p.virtual_stages > 1) name += fmt::format(" vpp{}", p.virtual_stages);
+  if (!FollowsFromStages(p.schedule)) name += fmt::format(" {}", NameOf(p.schedule));
   name += fmt::format(" dp{}", p.data);
   if (p.expert > 1) name += fmt::format(" ep{}", p.expert);
   if (p.expert_tensor > 1) name += fmt::format(" etp{}", p.expert_tensor);

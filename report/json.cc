@@ -223,6 +223,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
                         {"largest_error", contenders.largest_difference},
                         {"none_fits", contenders.none_fits_simulated},
                         {"left_out", ToArray(contenders.left_out, contender)}};
+  json["in_framework"] = answer.in_framework ? contender(*answer.in_framework) : Json(nullptr);
   json["pareto"] = ToArray(answer.pareto, estimate);
   json.update(Counts(answer.result, answer.job.model));
   json["reason"] = text_or_null(Reason(answer));

@@ -139,6 +139,23 @@ std::string AnswerSentence(const PlanAnswer& answer) {
                      MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
 }
 
+// Where the best plan's schedule is none of the framework's, the best of those.
+std::string InFrameworkText(const PlanAnswer& answer, const Style& style) {
+  if (!answer.in_framework) return {};
+  const Contender& c = *answer.in_framework;
+  const auto names = FrameworkNames();
+  const auto framework = std::find_if(names.begin(), names.end(), [&](const auto& name) {
+    return name.value == answer.job.training.framework;
+  });
+  return Wrapped(fmt::format("The framework, {}, has no {}. The fastest plan with a schedule that "
+                             "it has is {}: {} a step, {} more.",
+                             framework->name, NameOf(answer.plans().front().estimate.plan.schedule),
+                             BriefName(c.estimate.plan), PerStep(c.step()),
+                             Percent(c.step() / answer.plans().front().step() - 1)),
+                 style.width, 2) +
+         '\n';
+}
+
 std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
@@ -228,9 +245,21 @@ std::string ExplanationText(const PlanAnswer& answer, const Style& style) {
 
 }  // namespace
 
+namespace {
+
+// In few columns: "zb-v", "bfs:4", "1f1b", and "1f1b:4" where it is interleaved.
+std::string ScheduleCell(const ParallelConfig& p) {
+  const ScheduleKind kind = FollowsFromStages(p.schedule) ? ScheduleKind::k1F1B : p.schedule;
+  return p.virtual_stages > 1 ? fmt::format("{}:{}", NameOf(kind), p.virtual_stages)
+                              : std::string(NameOf(kind));
+}
+
+}  // namespace
+
 std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   TextTable table;
-  for (const char* title : {"#", "tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs"}) {
+  for (const char* title :
+       {"#", "tp", "sp", "cp", "pp", "vpp", "schedule", "dp", "ep", "etp", "mbs"}) {
     table.Column(title, Align::kRight, 1);
   }
   for (const char* title : {"zero", "simulated", "slower", "estimate", "off", "tok/s/GPU",
@@ -239,6 +268,10 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   }
   table.Column("recompute", Align::kLeft);
   bool any_ulysses = false;
+  // Of 1F1B and interleaved the virtual stages say which it is.
+  const bool name_schedules = std::any_of(plans.begin(), plans.end(), [](const Contender& c) {
+    return !FollowsFromStages(c.estimate.plan.schedule);
+  });
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Estimate& e = plans[i].estimate;
     const ParallelConfig& p = e.plan;
@@ -255,7 +288,8 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          p.sequence_parallel ? "on" : "-",
          cp,
          std::to_string(p.pipeline),
-         std::to_string(p.virtual_stages),
+         name_schedules ? "1" : std::to_string(p.virtual_stages),
+         name_schedules ? ScheduleCell(p) : "-",
          std::to_string(p.data),
          std::to_string(p.expert),
          std::to_string(p.expert_tensor),
@@ -273,7 +307,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          RecomputeCell(p.recompute)});
   }
   for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
-  for (const char* title : {"sp", "simulated", "off"}) table.DropIfAll(title, "-");
+  for (const char* title : {"schedule", "sp", "simulated", "off"}) table.DropIfAll(title, "-");
   table.DropIfAll("recompute", "none");
   for (const char* title : {"HFU", "TFLOP/s", "MFU", "tok/s/GPU", "off", "slower"}) {
     table.DropIfWide(title, style);
@@ -431,7 +465,8 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
                 "recomputation",
                 answer.plans().size());
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
-          ToldApartText(answer, style) + SimulatedText(answer, style) + '\n';
+          ToldApartText(answer, style) + SimulatedText(answer, style) +
+          InFrameworkText(answer, style) + '\n';
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);

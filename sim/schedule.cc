@@ -38,8 +38,6 @@ int OwnChunks(ScheduleKind kind) {
   MILLWRIGHT_CHECK(false);
 }
 
-int Directions(ScheduleKind kind) { return kind == ScheduleKind::kDualPipe ? 2 : 1; }
-
 // Appends passes to one rank's order; a rank of a V or of DualPipe has two stages.
 class OrderWriter {
  public:
@@ -236,6 +234,18 @@ int ChunksOfRank(const ScheduleChoice& choice) {
   return own == 0 ? choice.virtual_stages : own;
 }
 
+int CopiesOfModel(ScheduleKind kind) { return kind == ScheduleKind::kDualPipe ? 2 : 1; }
+
+std::vector<int> RankOfStage(const ScheduleChoice& choice) {
+  const int p = choice.pipeline, copies = CopiesOfModel(choice.kind);
+  const bool folded = OwnChunks(choice.kind) == 2 || copies == 2;
+  std::vector<int> ranks;
+  for (int s = 0; s < copies * p * ChunksOfRank(choice); ++s) {
+    ranks.push_back(folded && s >= p ? 2 * p - 1 - s : s % p);
+  }
+  return ranks;
+}
+
 std::size_t PipelineSchedule::passes() const {
   std::size_t sum = 0;
   for (const auto& order : orders) sum += order.size();
@@ -338,9 +348,9 @@ std::vector<std::string> Unmet(const ScheduleChoice& choice) {
       break;
   }
 
-  const std::int64_t stages = std::int64_t{Directions(choice.kind)} * p * ChunksOfRank(choice);
+  const std::int64_t stages = std::int64_t{CopiesOfModel(choice.kind)} * p * ChunksOfRank(choice);
   // F, B and W of each: what a schedule has at most.
-  const double passes = 3.0 * double(stages) * m / Directions(choice.kind);
+  const double passes = 3.0 * double(stages) * m / CopiesOfModel(choice.kind);
   if (stages > kMostStages) {
     unmet.push_back(fmt::format("can have at most {} stages, got {}", kMostStages, stages));
   } else if (passes > double(kMostPasses)) {
@@ -360,14 +370,10 @@ PipelineSchedule BuildSchedule(const ScheduleChoice& choice) {
   PipelineSchedule schedule{.name = std::string(NameOf(choice.kind)),
                             .pipeline = p,
                             .micro_batches = choice.micro_batches,
-                            .directions = Directions(choice.kind),
+                            .directions = CopiesOfModel(choice.kind),
                             .chunk_cost_divisor = ChunksOfRank(choice),
-                            .forward_only = choice.kind == ScheduleKind::kForwardOnly};
-  const int stages = schedule.directions * p * ChunksOfRank(choice);
-  const bool folded = OwnChunks(choice.kind) == 2 || schedule.directions == 2;
-  for (int s = 0; s < stages; ++s) {
-    schedule.rank_of_stage.push_back(folded && s >= p ? 2 * p - 1 - s : s % p);
-  }
+                            .forward_only = choice.kind == ScheduleKind::kForwardOnly,
+                            .rank_of_stage = RankOfStage(choice)};
   schedule.orders.resize(std::size_t(p));
   switch (choice.kind) {
     case ScheduleKind::kGpipe:

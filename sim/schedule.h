@@ -65,6 +65,11 @@ struct ScheduleChoice {
 // Stages of one copy of the model that a rank holds.
 int ChunksOfRank(const ScheduleChoice& choice);
 
+// Copies of the model that the ranks hold together.
+int CopiesOfModel(ScheduleKind kind);
+// Which rank holds each stage, of one copy after the other.
+std::vector<int> RankOfStage(const ScheduleChoice& choice);
+
 struct PipelineSchedule {
   std::string name;
   std::string file;  // where it was read from; empty for a built-in one

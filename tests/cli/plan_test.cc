@@ -66,14 +66,15 @@ TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
-  EXPECT_THAT(Keys(json),
-              testing::ElementsAre(
-                  "step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
-                  "hfu", "ideal_time_s", "mfu_convention", "fits", "plan", "micro_batches",
-                  "slowest_stage", "time", "memory", "simulated_step_time_s",
-                  "simulated_peak_bytes", "simulated_fits", "estimate_error", "question",
-                  "warnings", "memory_limit_bytes", "plans", "simulation", "pareto", "searched",
-                  "rejected", "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+  EXPECT_THAT(
+      Keys(json),
+      testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu",
+                           "model_tflops_per_gpu", "mfu", "hfu", "ideal_time_s", "mfu_convention",
+                           "fits", "plan", "micro_batches", "slowest_stage", "time", "memory",
+                           "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
+                           "estimate_error", "question", "warnings", "memory_limit_bytes", "plans",
+                           "simulation", "in_framework", "pareto", "searched", "rejected",
+                           "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);

@@ -80,10 +80,9 @@ TEST(Simulate, ScheduleFollowsThePlan) {
   EXPECT_EQ(asked["estimate_schedule"], "interleaved:4");
   EXPECT_EQ(Simulated(std::string(kPipeline) + " --vpp 4 --schedule interleaved")["schedule"],
             "interleaved:4");
-  // What has no closed form stands beside that of 1F1B.
   asked = Simulated(std::string(kPipeline) + " --schedule zb-v");
-  EXPECT_EQ(asked["estimate_schedule"], "1f1b");
-  EXPECT_EQ(asked["plan"]["schedule"], "1f1b");
+  EXPECT_EQ(asked["estimate_schedule"], "zb-v");
+  EXPECT_EQ(asked["plan"]["schedule"], "zb-v");
 }
 
 TEST(Simulate, MicroBatchesNeedNotBeAMultiple) {
@@ -253,17 +252,19 @@ TEST_F(SimulateFiles, TheJobFilesScheduleIsSimulated) {
             "\"dualpipe\", \"dualpipe-v\", \"bfs\", got \"forward-only\"\n");
 }
 
-TEST_F(SimulateFiles, AnEstimateOfAScheduleWithoutAClosedFormSaysSo) {
-  const std::string line = "estimate --schedule gpipe" + std::string(kPipeline);
-  const Outcome text = RunCommand(line);
-  EXPECT_EQ(text.err,
-            "millwright: warning: schedule: gpipe has no closed form: time and memory are those of "
-            "1f1b; simulate has its own\n");
-  const Json gpipe = Json::parse(RunCommand(line + " --json").out);
-  const Json plain = Json::parse(RunCommand("estimate --json" + std::string(kPipeline)).out);
-  EXPECT_EQ(gpipe["warnings"].size(), 1U);
+TEST_F(SimulateFiles, AnEstimateIsOfTheScheduleAskedFor) {
+  const auto of = [](const char* schedule) {
+    const Outcome outcome =
+        RunCommand(std::string("estimate --json --schedule ") + schedule + std::string(kPipeline));
+    EXPECT_EQ(outcome.err, "");
+    return Json::parse(outcome.out);
+  };
+  // GPipe waits no longer than 1F1B, and holds every micro-batch at once.
+  const Json plain = of("1f1b"), gpipe = of("gpipe"), zero_bubble = of("zb-h2");
   EXPECT_EQ(gpipe["plan"]["schedule"], "gpipe");
-  EXPECT_EQ(gpipe["step_time_s"], plain["step_time_s"]);
+  EXPECT_NEAR(double(gpipe["time"]["bubble"]) / double(plain["time"]["bubble"]), 1, 0.01);
+  EXPECT_LT(double(zero_bubble["time"]["bubble"]), 0.6 * double(plain["time"]["bubble"]));
+  EXPECT_GT(gpipe["memory"], plain["memory"]);
 }
 
 TEST_F(SimulateFiles, ScheduleThatThePlanDoesNotServe) {

@@ -115,5 +115,60 @@ TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
   EXPECT_GE(within, closed * 98 / 100);
 }
 
+// The other schedules, whose step the estimate has from their orders, over plans drawn at random.
+TEST(CrossCheck, OtherSchedulesAgreeToo) {
+  std::mt19937 random(11);
+  const auto pick = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  std::vector<double> off;
+  for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl",
+                           "gemma-2-9b", "gpt-oss-20b", "qwen3-30b-a3b"}) {
+    const ModelConfig model = PresetModel(name);
+    const std::vector<Recompute> choices = RecomputeChoices(model);
+    for (const int nodes : {4, 16}) {
+      ClusterConfig config = FindCluster("dgx-h100");
+      config.nodes = nodes;
+      const Cluster cluster(config);
+      const int gpus = cluster.gpus();
+      for (int trial = 0; trial < 100; ++trial) {
+        TrainingConfig training{.global_batch_size = 512, .seq_length = 4096};
+        training.overlap_p2p = pick({0, 1, 1});
+        training.expert_overlap = pick({0, 0, 1});
+        const auto schedules = TrainingScheduleNames();
+        ParallelConfig p;
+        p.tensor = pick({1, 2, 4});
+        p.sequence_parallel = p.tensor > 1 && pick({0, 1});
+        p.context = pick({1, 1, 2});
+        p.pipeline = pick({2, 4, 8});
+        p.schedule = schedules[random() % schedules.size()].value;
+        if (FollowsFromStages(p.schedule)) continue;
+        if (p.schedule == ScheduleKind::kBreadthFirst) p.virtual_stages = 2;
+        if (gpus % (p.tensor * p.context * p.pipeline) != 0) continue;
+        p.data = gpus / (p.tensor * p.context * p.pipeline);
+        p.expert = pick({1, 2, 8});
+        p.micro_batch_size = pick({1, 2, 4});
+        p.zero = pick({0, 1, 1});
+        p.recompute = choices[random() % choices.size()];
+        if (CheckPlan(model, training, cluster.gpu(), gpus, p)) continue;
+        const Estimator estimator(model, training, cluster);
+        const Estimate e = estimator.Itemise(p);
+        const SimulatedStep s = SimulateStep(estimator, p, ScheduleOf(p, e.micro_batches));
+        const std::string what = std::string(name) + " " + ShortName(p);
+        const bool even = model.num_layers % (p.pipeline * ChunksOfRank(ScheduleOf(p, 1))) == 0;
+        off.push_back(std::abs(s.step() / e.step - 1));
+        EXPECT_LT(off.back(), even ? 0.12 : 0.25) << what;
+        const double memory = s.peak[std::size_t(s.fullest())] / e.peak - 1;
+        EXPECT_LT(memory, 0.06) << what;
+        EXPECT_GT(memory, -0.15) << what;
+      }
+    }
+  }
+  EXPECT_GT(off.size(), 300U);
+  std::sort(off.begin(), off.end());
+  EXPECT_LT(off[off.size() / 2], 0.015);
+  EXPECT_LT(off[off.size() * 9 / 10], 0.06);
+}
+
 }  // namespace
 }  // namespace millwright

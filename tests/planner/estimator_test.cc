@@ -93,6 +93,11 @@ TEST(Estimator, QuickAndItemisedAgree) {
       p.pipeline = pick({1, 2, 4});
       p.virtual_stages = pick({1, 1, 2, 3});
       p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
+      if (pick({0, 1})) {
+        const auto all = TrainingScheduleNames();
+        p.schedule = all[random() % all.size()].value;
+        if (!ChoosesChunks(p.schedule)) p.virtual_stages = 1;
+      }
       p.data = 32 / (p.tensor * p.context * p.pipeline);
       p.expert = pick({1, 1, 2, 8});
       p.expert_tensor = pick({1, 1, 2});
@@ -109,12 +114,15 @@ TEST(Estimator, QuickAndItemisedAgree) {
       const Estimator estimator(model, training, cluster);
       const Estimate whole = estimator.Itemise(p);
       const ShapeCosts shape = estimator.CostShape(ShapeOf(p, training));
-      const auto stages = DistinctStages(StagesOf(model, p.pipeline, p.virtual_stages));
-      const auto treated = shape.Treat(p.recompute), rest = shape.Treat({});
+      const auto stages = DistinctStages(StagesOfPlan(model, p));
+      auto treated = shape.Treat(p.recompute), rest = shape.Treat({});
+      shape.Pair(p.recompute, treated);
+      shape.Pair({}, rest);
       const auto leading = p.recompute.full_layers > 0
                                ? LeadingLayers(stages, p.recompute.full_layers)
                                : std::vector<int>{};
-      const PipelineTerms terms(estimator, shape, stages, p);
+      PipelineTerms terms(estimator, shape, stages, p);
+      terms.SetInFlight();
       const QuickCost quick = terms.Cost({.treated = treated, .rest = rest, .leading = leading});
       EXPECT_NEAR(quick.step / whole.step, 1, 1e-12) << ShortName(p);
       EXPECT_NEAR(quick.peak / whole.peak, 1, 1e-12) << ShortName(p);

@@ -27,7 +27,7 @@ struct Brute {
 
 // Every assignment of every knob, one after the other, through the checks and Itemise alone.
 void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recomputes,
-                 const std::function<void(const Estimate&)>& visit) {
+                 bool all_schedules, const std::function<void(const Estimate&)>& visit) {
   const ModelConfig& model = estimator.model();
   const TrainingConfig& training = estimator.training();
   const Cluster& cluster = estimator.cluster();
@@ -52,40 +52,47 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
             p.context_kind = kind;
             for (int e : model.has_moe() ? degrees : std::vector<int>{1})
               for (int x : model.has_moe() ? degrees : std::vector<int>{1})
-                for (int v = 1; v <= model.num_layers; ++v)
-                  for (int b : DivisorsOf(int(training.global_batch_size)))
-                    for (int zero : {0, 1, 2, 3}) {
-                      p.expert = e;
-                      p.expert_tensor = x;
-                      p.virtual_stages = v;
-                      p.schedule = v > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-                      p.micro_batch_size = b;
-                      p.zero = zero;
-                      // All ranks, or those inside a domain.
-                      const int inside =
-                          std::gcd(p.data * c, std::max(1, cluster.gpus_per_domain() / t));
-                      for (int shard : {0, inside}) {
-                        if (shard > 0 && (zero == 0 || shard == 1)) continue;
-                        p.zero_shard = shard;
-                        for (const Recompute& r : recomputes) {
-                          p.recompute = r;
-                          consider();
+                for (const auto& schedule : TrainingScheduleNames())
+                  for (int v = 1; v <= model.num_layers; ++v)
+                    for (int b : DivisorsOf(int(training.global_batch_size)))
+                      for (int zero : {0, 1, 2, 3}) {
+                        // Without a pipeline all schedules are one; and what the search leaves out.
+                        if (!all_schedules && !FollowsFromStages(schedule.value)) continue;
+                        if (pp == 1 && schedule.value != ScheduleKind::k1F1B) continue;
+                        if (zero >= 2 && !FollowsFromStages(schedule.value)) continue;
+                        // GPipe by another name.
+                        if (v == 1 && schedule.value == ScheduleKind::kBreadthFirst) continue;
+                        p.expert = e;
+                        p.expert_tensor = x;
+                        p.virtual_stages = v;
+                        p.schedule = schedule.value;
+                        p.micro_batch_size = b;
+                        p.zero = zero;
+                        // All ranks, or those inside a domain.
+                        const int inside =
+                            std::gcd(p.data * c, std::max(1, cluster.gpus_per_domain() / t));
+                        for (int shard : {0, inside}) {
+                          if (shard > 0 && (zero == 0 || shard == 1)) continue;
+                          p.zero_shard = shard;
+                          for (const Recompute& r : recomputes) {
+                            p.recompute = r;
+                            consider();
+                          }
                         }
                       }
-                    }
           }
       }
 }
 
 Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-                 double margin) {
+                 double margin, bool all_schedules) {
   Brute brute;
   const Estimator estimator(model, training, cluster);
   std::vector<Recompute> recomputes = RecomputeChoices(model);
   for (int n = 1; n < model.num_layers; ++n) {
     recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
   }
-  ForEachPlan(estimator, recomputes, [&](const Estimate& e) {
+  ForEachPlan(estimator, recomputes, all_schedules, [&](const Estimate& e) {
     const RankedPlan plan{e.plan, e.step, e.peak};
     if (e.peak <= (1 - margin) * e.capacity) brute.fitting.push_back(plan);
     if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
@@ -110,6 +117,7 @@ struct Case {
   ModelConfig model;
   int gpus;
   Bytes memory;
+  bool all_schedules = false;
 };
 
 TEST(Search, EqualsBruteForceOnSmallSpaces) {
@@ -119,10 +127,12 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
   five.layers = {{.count = 5, .kind = {}}};
   const Case cases[] = {
       {"roomy", four, 8, 80_GiB},
+      {"every schedule", four, 8, 80_GiB, true},
       {"uneven layers", five, 8, 80_GiB},
       {"tight", five, 8, Bytes(1.95 * 1073741824)},
       {"sixteen", four, 16, Bytes(2.3 * 1073741824)},
       {"experts", TinyMoe(), 8, 80_GiB},
+      {"every schedule, tight", five, 8, Bytes(1.95 * 1073741824), true},
       {"tight experts", TinyMoe(), 8, Bytes(2.3 * 1073741824)},
       {"hopeless", four, 8, 1_GiB},
   };
@@ -134,10 +144,15 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
     config.gpu.hbm_capacity = c.memory;
     const Cluster cluster(config);
     const TrainingConfig training{.global_batch_size = 24, .seq_length = 4096};
-    const Brute brute = BruteForce(c.model, training, cluster, 0.05);
+    const Brute brute = BruteForce(c.model, training, cluster, 0.05, c.all_schedules);
     SearchOptions options;
+    std::string schedules;
     options.threads = 2;
     options.top = 5;
+    if (c.all_schedules) {
+      for (const auto& name : TrainingScheduleNames()) schedules += "|" + std::string(name.name);
+      options.filter.Require("schedule=" + schedules.substr(1));
+    }
     const SearchResult result = Search(c.model, training, cluster, options);
     if (brute.fitting.empty()) {
       EXPECT_TRUE(result.plans.empty());
@@ -214,7 +229,7 @@ TEST(Search, MemoryRejectionsEqualBruteForce) {
 
     std::array<OutOfMemory, kMemoryItems> brute;
     const std::vector<Recompute> recomputes = {{}, {.granularity = RecomputeGranularity::kFull}};
-    ForEachPlan(estimator, recomputes, [&](const Estimate& e) {
+    ForEachPlan(estimator, recomputes, false, [&](const Estimate& e) {
       const ParallelConfig& p = e.plan;
       const int ranks = p.data * p.context;
       if (ranks == 1 && p.zero > 0) return;  // nothing to shard over: one plan of four
