@@ -170,6 +170,12 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
     refused += (refused.empty() ? "" : "\n") + why;
   }
   if (!refused.empty()) throw ConfigError(refused);
+  if (on_gpus && job.model.kv_channels > kMostGpuHeadSize) {
+    throw ConfigError(
+        fmt::format("--backend cuda has attention kernels for heads of at most {} "
+                    "elements, and this model's have {}",
+                    kMostGpuHeadSize, job.model.kv_channels));
+  }
   CheckMemory(workload, asked.options, on_gpus);
   asked.workload = std::move(workload);
   return asked;
@@ -234,7 +240,7 @@ RunOutcome RunRank(const RunAsked& asked, const Workload& workload, Communicator
 void CheckGpus(int ranks) {
   int count = 0;
   const GpuCalls calls = RealGpuCalls().value();
-  if (const std::string status = calls.cudaGetDeviceCount(count); !status.empty()) {
+  if (const std::string status = calls.device_count(count); !status.empty()) {
     throw GpuError("cudaGetDeviceCount: " + status);
   }
   if (count < ranks) {

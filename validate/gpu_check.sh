@@ -23,13 +23,13 @@ gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 program=${1-}
 if [[ -z $program ]]; then
   flags=(-G Ninja -DMILLWRIGHT_TESTS=OFF -DMILLWRIGHT_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native)
+  mkdir -p build-gpu
   if ! { cmake -S . -B build-gpu "${flags[@]}" &&
-    cmake --build build-gpu --target millwright; } >build-gpu.log 2>&1; then
-    tail -n 20 build-gpu.log >&2
+    cmake --build build-gpu --target millwright; } >build-gpu/build.log 2>&1; then
+    tail -n 20 build-gpu/build.log >&2
     echo 'gpu_check: the build failed' >&2
     exit 2
   fi
-  rm -f build-gpu.log
   program=build-gpu/millwright
 fi
 

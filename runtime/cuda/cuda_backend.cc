@@ -55,7 +55,7 @@ CudaBackend::CudaBackend(const GpuCalls& calls, const Workload& workload,
       arena_(
           [this](std::int64_t bytes) {
             void* data = nullptr;
-            const GpuCalls::Status status = calls_.cudaMalloc(data, bytes);
+            const GpuCalls::Status status = calls_.allocate(data, bytes);
             if (!status.empty()) {
               Fail(fmt::format("cudaMalloc of {} bytes beside {} bytes for tensors: {}", bytes,
                                arena_.chunk_bytes(), status));
@@ -77,15 +77,15 @@ CudaBackend::~CudaBackend() { Stop(); }
 
 void CudaBackend::Start(const Workload& workload) {
   int count = 0;
-  Check("cudaGetDeviceCount", calls_.cudaGetDeviceCount(count));
+  Check("cudaGetDeviceCount", calls_.device_count(count));
   if (count == 0) Fail("this machine has no GPU");
   if (options_.local_rank >= count) {
     Fail(fmt::format("ranks need a GPU each: of this machine's, from 0 on, there is none {}",
                      options_.local_rank));
   }
-  Check("cudaSetDevice", calls_.cudaSetDevice(options_.local_rank));
-  Check("cudaStreamCreate", calls_.cudaStreamCreate(stream_));
-  Check("cublasLtCreate", calls_.cublasLtCreate(products_));
+  Check("cudaSetDevice", calls_.set_device(options_.local_rank));
+  Check("cudaStreamCreate", calls_.stream_create(stream_));
+  Check("cublasLtCreate", calls_.products_create(products_));
   if (ranks() > 1) StartNccl(workload);
 }
 
@@ -93,23 +93,23 @@ void CudaBackend::StartNccl(const Workload& workload) {
   constexpr int kTag = (1 << 30) - 1;  // of no other message
   GpuCalls::UniqueId id{};
   if (rank() == 0) {
-    Check("ncclGetUniqueId", calls_.ncclGetUniqueId(id));
+    Check("ncclGetUniqueId", calls_.unique_id(id));
     for (int other = 1; other < ranks(); ++other) communicator_.Send(other, kTag, id);
   } else {
     communicator_.Receive(0, kTag, id);
   }
-  Check("ncclCommInitRank", calls_.ncclCommInitRank(world_, ranks(), id, rank()));
+  Check("ncclCommInitRank", calls_.comm_init(world_, ranks(), id, rank()));
   WaitUntilReady("ncclCommInitRank", world_);
   for (const CommunicatorSplit& split : SplitsOf(workload, rank())) {
     Handle comm = nullptr;
-    Check("ncclCommSplit", calls_.ncclCommSplit(world_, split.color, split.key, comm));
+    Check("ncclCommSplit", calls_.comm_split(world_, split.color, split.key, comm));
     WaitUntilReady("ncclCommSplit", world_);
     if (split.color < 0) continue;
     WaitUntilReady("ncclCommSplit", comm);
     if (split.channel) {
       Channel& channel = channels_[{split.group.member(0), split.group.member(1)}];
       channel.comm = comm;
-      Check("cudaStreamCreate", calls_.cudaStreamCreate(channel.stream));
+      Check("cudaStreamCreate", calls_.stream_create(channel.stream));
     } else {
       comms_[split.group] = comm;
     }
@@ -121,7 +121,7 @@ void CudaBackend::Stop() noexcept {
   // What is thrown through here leaves collectives behind that nobody will complete.
   failed_ = failed_ || std::uncaught_exceptions() > 0;
   const auto end = [&](Handle comm) {
-    if (comm != nullptr) failed_ ? calls_.ncclCommAbort(comm) : calls_.ncclCommDestroy(comm);
+    if (comm != nullptr) failed_ ? calls_.comm_abort(comm) : calls_.comm_destroy(comm);
   };
   for (auto& [ranks, channel] : channels_) end(channel.comm);
   for (auto& [group, comm] : comms_) end(comm);
@@ -129,15 +129,15 @@ void CudaBackend::Stop() noexcept {
   for (Sent& sent : sent_) free_events_.push_back(sent.event);
   sent_.clear();
   for (auto& [ranks, channel] : channels_) {
-    if (channel.stream != nullptr) calls_.cudaStreamDestroy(channel.stream);
+    if (channel.stream != nullptr) calls_.stream_destroy(channel.stream);
   }
   channels_.clear();
-  if (stream_ != nullptr) calls_.cudaStreamDestroy(stream_);
-  if (products_ != nullptr) calls_.cublasLtDestroy(products_);
+  if (stream_ != nullptr) calls_.stream_destroy(stream_);
+  if (products_ != nullptr) calls_.products_destroy(products_);
   free_events_.insert(free_events_.end(), marks_.begin(), marks_.end());
   free_events_.insert(free_events_.end(), pace_.begin(), pace_.end());
-  for (Handle event : free_events_) calls_.cudaEventDestroy(event);
-  for (void* chunk : chunks_) calls_.cudaFree(chunk);
+  for (Handle event : free_events_) calls_.event_destroy(event);
+  for (void* chunk : chunks_) calls_.release(chunk);
 }
 
 void CudaBackend::Check(std::string_view call, const GpuCalls::Status& status) {
@@ -158,12 +158,12 @@ void CudaBackend::Poll(const Done& done, std::string_view waits_for) {
   while (!done()) {
     bool ready = false;
     if (world_ != nullptr) {
-      Check("ncclCommGetAsyncError", calls_.ncclCommGetAsyncError(world_, ready));
+      Check("ncclCommGetAsyncError", calls_.comm_state(world_, ready));
       for (const auto& [group, comm] : comms_) {
-        Check("ncclCommGetAsyncError", calls_.ncclCommGetAsyncError(comm, ready));
+        Check("ncclCommGetAsyncError", calls_.comm_state(comm, ready));
       }
       for (const auto& [ranks, channel] : channels_) {
-        Check("ncclCommGetAsyncError", calls_.ncclCommGetAsyncError(channel.comm, ready));
+        Check("ncclCommGetAsyncError", calls_.comm_state(channel.comm, ready));
       }
     }
     try {
@@ -188,7 +188,7 @@ void CudaBackend::WaitUntilReady(std::string_view call, Handle comm) {
   Poll(
       [&] {
         bool ready = false;
-        Check(call, calls_.ncclCommGetAsyncError(comm, ready));
+        Check(call, calls_.comm_state(comm, ready));
         return ready;
       },
       "a communicator is not made, another rank may have ended");
@@ -198,7 +198,7 @@ void CudaBackend::Wait(Handle event) {
   Poll(
       [&] {
         bool done = false;
-        Check("cudaEventQuery", calls_.cudaEventQuery(event, done));
+        Check("cudaEventQuery", calls_.event_query(event, done));
         return done;
       },
       ranks() > 1 ? "a collective or a message may wait for a rank that has ended"
@@ -208,7 +208,7 @@ void CudaBackend::Wait(Handle event) {
 auto CudaBackend::TakeEvent() -> Handle {
   if (free_events_.empty()) {
     Handle event = nullptr;
-    Check("cudaEventCreate", calls_.cudaEventCreate(event));
+    Check("cudaEventCreate", calls_.event_create(event));
     return event;
   }
   const Handle event = free_events_.back();
@@ -218,8 +218,8 @@ auto CudaBackend::TakeEvent() -> Handle {
 
 void CudaBackend::Order(Handle earlier, Handle later) {
   const Handle event = TakeEvent();
-  Check("cudaEventRecord", calls_.cudaEventRecord(event, earlier));
-  Check("cudaStreamWaitEvent", calls_.cudaStreamWaitEvent(later, event));
+  Check("cudaEventRecord", calls_.event_record(event, earlier));
+  Check("cudaStreamWaitEvent", calls_.stream_wait(later, event));
   GiveEvent(event);  // the wait is for what was recorded when it was called
 }
 
@@ -227,7 +227,7 @@ void CudaBackend::KeepPace() {
   if (++since_pace_ < kOperationsPerPace) return;
   since_pace_ = 0;
   pace_.push_back(TakeEvent());
-  Check("cudaEventRecord", calls_.cudaEventRecord(pace_.back(), stream_));
+  Check("cudaEventRecord", calls_.event_record(pace_.back(), stream_));
   if (pace_.size() <= kMostPaces) return;
   Wait(pace_.front());
   GiveEvent(pace_.front());
@@ -302,7 +302,7 @@ std::vector<double> CudaBackend::Download(ConstView from) {
 
 void CudaBackend::Synchronize() {
   const Handle event = TakeEvent();
-  Check("cudaEventRecord", calls_.cudaEventRecord(event, stream_));
+  Check("cudaEventRecord", calls_.event_record(event, stream_));
   Wait(event);
   GiveEvent(event);
   for (Handle done : pace_) GiveEvent(done);
@@ -312,13 +312,13 @@ void CudaBackend::Synchronize() {
 
 auto CudaBackend::MarkTime() -> Mark {
   marks_.push_back(TakeEvent());
-  Check("cudaEventRecord", calls_.cudaEventRecord(marks_.back(), stream_));
+  Check("cudaEventRecord", calls_.event_record(marks_.back(), stream_));
   return marks_.size() - 1;
 }
 
 Seconds CudaBackend::Between(Mark start, Mark end) const {
   double seconds = 0;
-  const GpuCalls::Status status = calls_.cudaEventElapsedTime(marks_[start], marks_[end], seconds);
+  const GpuCalls::Status status = calls_.event_elapsed(marks_[start], marks_[end], seconds);
   if (!status.empty()) throw GpuError(fmt::format("cudaEventElapsedTime: {}", status));
   return Seconds(seconds);
 }
@@ -367,9 +367,9 @@ void CudaBackend::Communicate(const NcclCall& call, Handle comm, Handle stream) 
 }
 
 void CudaBackend::Grouped(const std::vector<NcclCall>& calls, Handle comm, Handle stream) {
-  if (calls.size() > 1) Check("ncclGroupStart", calls_.ncclGroupStart());
+  if (calls.size() > 1) Check("ncclGroupStart", calls_.group_start());
   for (const NcclCall& call : calls) Communicate(call, comm, stream);
-  if (calls.size() > 1) Check("ncclGroupEnd", calls_.ncclGroupEnd());
+  if (calls.size() > 1) Check("ncclGroupEnd", calls_.group_end());
   WaitUntilReady("ncclCommGetAsyncError", comm);
 }
 
@@ -480,14 +480,14 @@ void CudaBackend::CarrySend(int to, int, Tensor message) {
             .peer = 1}},
           channel.comm, channel.stream);
   const Handle event = TakeEvent();
-  Check("cudaEventRecord", calls_.cudaEventRecord(event, channel.stream));
+  Check("cudaEventRecord", calls_.event_record(event, channel.stream));
   sent_.push_back({event, std::move(message)});
 }
 
 void CudaBackend::ForgetSent() {
   for (auto sent = sent_.begin(); sent != sent_.end();) {
     bool done = false;
-    Check("cudaEventQuery", calls_.cudaEventQuery(sent->event, done));
+    Check("cudaEventQuery", calls_.event_query(sent->event, done));
     if (done) GiveEvent(sent->event);
     sent = done ? sent_.erase(sent) : std::next(sent);
   }

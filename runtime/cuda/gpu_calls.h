@@ -44,39 +44,42 @@ struct GpuCalls {
   using Handle = void*;
   using UniqueId = std::array<std::byte, 128>;  // NCCL_UNIQUE_ID_BYTES of nccl.h 2.28
 
-  std::function<Status(int& count)> cudaGetDeviceCount;
-  std::function<Status(int device)> cudaSetDevice;
-  std::function<Status(void*& data, std::int64_t bytes)> cudaMalloc;
-  std::function<Status(void* data)> cudaFree;
+  std::function<Status(int& count)> device_count;
+  std::function<Status(int device)> set_device;
+  std::function<Status(void*& data, std::int64_t bytes)> allocate;
+  std::function<Status(void* data)> release;
   // The host's buffer may be reused at once.
   std::function<Status(void* to, const void* from, std::int64_t bytes, Handle stream)> copy_in;
   // The stream is idle.
   std::function<Status(void* to, const void* from, std::int64_t bytes, Handle stream)> copy_out;
-  std::function<Status(Handle& stream)> cudaStreamCreate;
-  std::function<Status(Handle stream)> cudaStreamDestroy;
-  std::function<Status(Handle& event)> cudaEventCreate;
-  std::function<Status(Handle event)> cudaEventDestroy;
-  std::function<Status(Handle event, Handle stream)> cudaEventRecord;
-  std::function<Status(Handle stream, Handle event)> cudaStreamWaitEvent;
-  std::function<Status(Handle event, bool& done)> cudaEventQuery;
-  std::function<Status(Handle start, Handle end, double& seconds)> cudaEventElapsedTime;
+  std::function<Status(Handle& stream)> stream_create;
+  std::function<Status(Handle stream)> stream_destroy;
+  std::function<Status(Handle& event)> event_create;
+  std::function<Status(Handle event)> event_destroy;
+  std::function<Status(Handle event, Handle stream)> event_record;
+  std::function<Status(Handle stream, Handle event)> stream_wait;
+  std::function<Status(Handle event, bool& done)> event_query;
+  std::function<Status(Handle start, Handle end, double& seconds)> event_elapsed;
 
   // What matrix products keep: a cuBLASLt handle, its workspace and the algorithms chosen.
-  std::function<Status(Handle& products)> cublasLtCreate;
-  std::function<Status(Handle products)> cublasLtDestroy;
+  std::function<Status(Handle& products)> products_create;
+  std::function<Status(Handle products)> products_destroy;
   std::function<Status(const Operation&, ElementType, Handle products, Handle stream)> launch;
 
-  std::function<Status(UniqueId& id)> ncclGetUniqueId;
-  std::function<Status(Handle& comm, int ranks, const UniqueId& id, int rank)> ncclCommInitRank;
+  std::function<Status(UniqueId& id)> unique_id;
+  std::function<Status(Handle& comm, int ranks, const UniqueId& id, int rank)> comm_init;
   // Every rank of `comm` calls it; a negative colour takes no part and gets no communicator.
-  std::function<Status(Handle comm, int color, int key, Handle& part)> ncclCommSplit;
-  std::function<Status(Handle comm, bool& ready)> ncclCommGetAsyncError;
-  std::function<Status(Handle comm)> ncclCommDestroy;
-  std::function<Status(Handle comm)> ncclCommAbort;
-  std::function<Status()> ncclGroupStart;
-  std::function<Status()> ncclGroupEnd;
+  std::function<Status(Handle comm, int color, int key, Handle& part)> comm_split;
+  std::function<Status(Handle comm, bool& ready)> comm_state;
+  std::function<Status(Handle comm)> comm_destroy;
+  std::function<Status(Handle comm)> comm_abort;
+  std::function<Status()> group_start;
+  std::function<Status()> group_end;
   std::function<Status(const NcclCall&, ElementType, Handle comm, Handle stream)> communicate;
 };
+
+// Larger heads of attention have no kernel.
+inline constexpr int kMostGpuHeadSize = 192;
 
 // CUDA's and NCCL's own; nothing where this program was built without CUDA.
 std::optional<GpuCalls> RealGpuCalls();

@@ -578,7 +578,7 @@ cudaError_t ForHeadSize(std::int64_t head_size, const Launch& launch) {
     launch(std::integral_constant<int, 8>());
   } else if (head_size <= 16 * kShare) {
     launch(std::integral_constant<int, 16>());
-  } else if (head_size <= 24 * kShare) {  // 192: of fp64 two tiles fill shared memory
+  } else if (head_size <= 24 * kShare) {  // kMostGpuHeadSize: of fp64 two tiles fill shared memory
     launch(std::integral_constant<int, 24>());
   } else {
     return cudaErrorInvalidValue;

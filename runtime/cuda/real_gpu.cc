@@ -132,7 +132,7 @@ ncclResult_t Communicate(const Nccl& nccl, const NcclCall& call, ElementType typ
 
 void AddNccl(GpuCalls& calls) {
   const Nccl nccl = LoadNccl();
-  calls.ncclGetUniqueId = [nccl](GpuCalls::UniqueId& id) -> Status {
+  calls.unique_id = [nccl](GpuCalls::UniqueId& id) -> Status {
     if (!nccl.missing.empty()) return nccl.missing;
     ncclUniqueId own{};
     static_assert(sizeof own == sizeof id);
@@ -140,8 +140,8 @@ void AddNccl(GpuCalls& calls) {
     std::memcpy(id.data(), &own, sizeof own);
     return nccl.Of(result);
   };
-  calls.ncclCommInitRank = [nccl](Handle& comm, int ranks, const GpuCalls::UniqueId& id,
-                                  int rank) -> Status {
+  calls.comm_init = [nccl](Handle& comm, int ranks, const GpuCalls::UniqueId& id,
+                           int rank) -> Status {
     if (!nccl.missing.empty()) return nccl.missing;
     ncclUniqueId own{};
     std::memcpy(&own, id.data(), sizeof own);
@@ -152,7 +152,7 @@ void AddNccl(GpuCalls& calls) {
     comm = made;
     return nccl.Of(result);
   };
-  calls.ncclCommSplit = [nccl](Handle comm, int color, int key, Handle& part) {
+  calls.comm_split = [nccl](Handle comm, int color, int key, Handle& part) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     ncclComm_t made = nullptr;
@@ -161,16 +161,16 @@ void AddNccl(GpuCalls& calls) {
     part = made;
     return nccl.Of(result);
   };
-  calls.ncclCommGetAsyncError = [nccl](Handle comm, bool& ready) {
+  calls.comm_state = [nccl](Handle comm, bool& ready) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t result = nccl.state(Comm(comm), &state);
     ready = state == ncclSuccess;
     return nccl.Of(result != ncclSuccess ? result : state);
   };
-  calls.ncclCommDestroy = [nccl](Handle comm) { return nccl.Of(nccl.destroy(Comm(comm))); };
-  calls.ncclCommAbort = [nccl](Handle comm) { return nccl.Of(nccl.abort(Comm(comm))); };
-  calls.ncclGroupStart = [nccl] { return nccl.Of(nccl.group_start()); };
-  calls.ncclGroupEnd = [nccl] { return nccl.Of(nccl.group_end()); };
+  calls.comm_destroy = [nccl](Handle comm) { return nccl.Of(nccl.destroy(Comm(comm))); };
+  calls.comm_abort = [nccl](Handle comm) { return nccl.Of(nccl.abort(Comm(comm))); };
+  calls.group_start = [nccl] { return nccl.Of(nccl.group_start()); };
+  calls.group_end = [nccl] { return nccl.Of(nccl.group_end()); };
   calls.communicate = [nccl](const NcclCall& call, ElementType type, Handle comm, Handle stream) {
     return nccl.Of(Communicate(nccl, call, type, Comm(comm), Stream(stream)));
   };
@@ -195,18 +195,18 @@ Status Launch(const Operation& operation, ElementType type, Handle products, Han
 
 std::optional<GpuCalls> RealGpuCalls() {
   GpuCalls calls;
-  calls.cudaGetDeviceCount = [](int& count) {
+  calls.device_count = [](int& count) {
     // Streams that share one of the driver's queues, of which there are 8 unless this is set (CUDA
     // C++ Programming Guide, "CUDA Environment Variables"), wait for each other: a message that
     // waits for its receiver would hold up the computation.
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     return Of(::cudaGetDeviceCount(&count));
   };
-  calls.cudaSetDevice = [](int device) { return Of(::cudaSetDevice(device)); };
-  calls.cudaMalloc = [](void*& data, std::int64_t bytes) {
+  calls.set_device = [](int device) { return Of(::cudaSetDevice(device)); };
+  calls.allocate = [](void*& data, std::int64_t bytes) {
     return Of(::cudaMalloc(&data, std::size_t(bytes)));
   };
-  calls.cudaFree = [](void* data) { return Of(::cudaFree(data)); };
+  calls.release = [](void* data) { return Of(::cudaFree(data)); };
   calls.copy_in = [](void* to, const void* from, std::int64_t bytes, Handle stream) {
     // Of memory that is not pinned, the driver takes a copy before it returns.
     return Of(
@@ -217,44 +217,44 @@ std::optional<GpuCalls> RealGpuCalls() {
         cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToHost, Stream(stream));
     return Of(error == cudaSuccess ? cudaStreamSynchronize(Stream(stream)) : error);
   };
-  calls.cudaStreamCreate = [](Handle& stream) {
+  calls.stream_create = [](Handle& stream) {
     cudaStream_t made = nullptr;
     const cudaError_t error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
     stream = made;
     return Of(error);
   };
-  calls.cudaStreamDestroy = [](Handle stream) { return Of(::cudaStreamDestroy(Stream(stream))); };
-  calls.cudaEventCreate = [](Handle& event) {
+  calls.stream_destroy = [](Handle stream) { return Of(::cudaStreamDestroy(Stream(stream))); };
+  calls.event_create = [](Handle& event) {
     cudaEvent_t made = nullptr;
     const cudaError_t error = ::cudaEventCreate(&made);
     event = made;
     return Of(error);
   };
-  calls.cudaEventDestroy = [](Handle event) { return Of(::cudaEventDestroy(Event(event))); };
-  calls.cudaEventRecord = [](Handle event, Handle stream) {
+  calls.event_destroy = [](Handle event) { return Of(::cudaEventDestroy(Event(event))); };
+  calls.event_record = [](Handle event, Handle stream) {
     return Of(::cudaEventRecord(Event(event), Stream(stream)));
   };
-  calls.cudaStreamWaitEvent = [](Handle stream, Handle event) {
+  calls.stream_wait = [](Handle stream, Handle event) {
     return Of(::cudaStreamWaitEvent(Stream(stream), Event(event), 0));
   };
-  calls.cudaEventQuery = [](Handle event, bool& done) {
+  calls.event_query = [](Handle event, bool& done) {
     const cudaError_t error = ::cudaEventQuery(Event(event));
     done = error == cudaSuccess;
     return Of(error == cudaErrorNotReady ? cudaSuccess : error);
   };
-  calls.cudaEventElapsedTime = [](Handle start, Handle end, double& seconds) {
+  calls.event_elapsed = [](Handle start, Handle end, double& seconds) {
     float milliseconds = 0;
     const cudaError_t error = ::cudaEventElapsedTime(&milliseconds, Event(start), Event(end));
     seconds = double(milliseconds) * 1e-3;
     return Of(error);
   };
-  calls.cublasLtCreate = [](Handle& products) {
+  calls.products_create = [](Handle& products) {
     auto made = std::make_unique<Products>();
     Status status = made->Start();
     products = status.empty() ? made.release() : nullptr;
     return status;
   };
-  calls.cublasLtDestroy = [](Handle products) -> Status {
+  calls.products_destroy = [](Handle products) -> Status {
     delete static_cast<Products*>(products);
     return "";
   };

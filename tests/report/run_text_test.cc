@@ -7,7 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "report/json.h"
-#include "topologies/presets/clusters.h"
+#include "tests/runtime/tiny_workload.h"
+#include "topologies/cluster_config.h"
 
 namespace millwright {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 // Two operators of two layers and two micro-batches: four runs each, 400 us of the first together
 // and so 100 us a run, where 90 are predicted.
 RunAnswer Answer() {
-  RunAnswer answer{.job = {.model = FindModel("tiny-llama"), .cluster = FindCluster("dgx-h100")},
+  RunAnswer answer{.job = {.model = TinyModel(), .cluster = FindCluster("dgx-h100")},
                    .options = {.type = ElementType::kBf16},
                    .backend = RunBackend::kCuda};
   answer.outcome = {
@@ -35,17 +36,16 @@ RunAnswer Answer() {
 
 TEST(RunText, OperatorsBesideTheirPredictions) {
   const std::string text = RunText(Answer(), {});
-  EXPECT_THAT(text,
-              testing::StartsWith("Executed tp1 pp1 dp1 mbs1 zero1 under 1f1b on 1 rank (CUDA) in "
-                                  "bf16: 1 step, loss 7.500000, 250 ms a\nstep. Not verified "
-                                  "(--verify).\n"));
+  EXPECT_THAT(text, testing::StartsWith(
+                        "Executed tp1 cp1 pp1 vpp1 dp1 mbs1 zero1 under 1f1b on 1 rank (CUDA) in "
+                        "bf16: 1 step, loss 7.500000,\n250 ms a step. Not verified (--verify).\n"));
   EXPECT_THAT(text, testing::EndsWith(R"(
 Rank  sent  tensors, peak  in operators    step
-   0   0 B         3.0 MB        200 ms  250 ms
+   0   0 B        3.00 MB        200 ms  250 ms
 
 Operator of rank 0, mean of the last step  forward  predicted   off  backward  predicted   off
 qkv                                         100 us    90.0 us  -10%    200 us     220 us  +10%
-ring kv exchange                           5.00 us                                            
+ring kv exchange                           5.00 us
 )"));
 }
 

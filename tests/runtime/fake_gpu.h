@@ -241,19 +241,19 @@ class FakeGpu {
     using Status = GpuCalls::Status;
     using Handle = GpuCalls::Handle;
     GpuCalls calls;
-    calls.cudaGetDeviceCount = [this](int& count) {
+    calls.device_count = [this](int& count) {
       count = devices;
       return Injected("cudaGetDeviceCount");
     };
-    calls.cudaSetDevice = [this](int) { return Injected("cudaSetDevice"); };
-    calls.cudaMalloc = [this](void*& data, std::int64_t bytes) -> Status {
+    calls.set_device = [this](int) { return Injected("cudaSetDevice"); };
+    calls.allocate = [this](void*& data, std::int64_t bytes) -> Status {
       if (Status status = Injected("cudaMalloc"); !status.empty()) return status;
       data = ::operator new(std::size_t(bytes));
       std::memset(data, 0xff, std::size_t(bytes));
       ++chunks;
       return {};
     };
-    calls.cudaFree = [this](void* data) -> Status {
+    calls.release = [this](void* data) -> Status {
       ::operator delete(data);
       --chunks;
       return {};
@@ -270,45 +270,45 @@ class FakeGpu {
       std::memcpy(to, from, std::size_t(bytes));
       return Injected("cudaMemcpyAsync");
     };
-    calls.cudaStreamCreate = [this](Handle& stream) {
+    calls.stream_create = [this](Handle& stream) {
       stream = &streams_.emplace_back();
       return Injected("cudaStreamCreate");
     };
-    calls.cudaStreamDestroy = [this](Handle stream) -> Status {
+    calls.stream_destroy = [this](Handle stream) -> Status {
       streams_.remove_if([&](const Stream& one) { return &one == stream; });
       return {};
     };
-    calls.cudaEventCreate = [this](Handle& event) {
+    calls.event_create = [this](Handle& event) {
       event = &events_.emplace_back();
       return Injected("cudaEventCreate");
     };
-    calls.cudaEventDestroy = [](Handle) -> Status { return {}; };
-    calls.cudaEventRecord = [this](Handle event, Handle stream) {
+    calls.event_destroy = [](Handle) -> Status { return {}; };
+    calls.event_record = [this](Handle event, Handle stream) {
       Reached* reached = &reached_.emplace_back();
       static_cast<Event*>(event)->reached = reached;
       Of(stream).Put([reached] { reached->Set(); });
       return Injected("cudaEventRecord");
     };
-    calls.cudaStreamWaitEvent = [this](Handle stream, Handle event) {
+    calls.stream_wait = [this](Handle stream, Handle event) {
       Reached* reached = static_cast<Event*>(event)->reached;
       Stream* waiting = &Of(stream);
       waiting->Put([reached, waiting] { reached->Wait(*waiting); });
       return Injected("cudaStreamWaitEvent");
     };
-    calls.cudaEventQuery = [this](Handle event, bool& done) {
+    calls.event_query = [this](Handle event, bool& done) {
       done = static_cast<Event*>(event)->reached->is();
       return Injected("cudaEventQuery");
     };
-    calls.cudaEventElapsedTime = [](Handle start, Handle end, double& seconds) -> Status {
+    calls.event_elapsed = [](Handle start, Handle end, double& seconds) -> Status {
       const auto time = [](Handle event) { return static_cast<Event*>(event)->reached->time(); };
       seconds = std::chrono::duration<double>(time(end) - time(start)).count();
       return {};
     };
-    calls.cublasLtCreate = [this](Handle& products) {
+    calls.products_create = [this](Handle& products) {
       products = this;
       return Injected("cublasLtCreate");
     };
-    calls.cublasLtDestroy = [](Handle) -> Status { return {}; };
+    calls.products_destroy = [](Handle) -> Status { return {}; };
     calls.launch = [this](const Operation& operation, ElementType type, Handle, Handle stream) {
       if (!RunsHere(type)) return Status("no such kernel");
       Of(stream).Put([operation, type] {
@@ -317,33 +317,32 @@ class FakeGpu {
       });
       return Injected("launch");
     };
-    calls.ncclGetUniqueId = [this](GpuCalls::UniqueId& id) {
+    calls.unique_id = [this](GpuCalls::UniqueId& id) {
       id.fill(std::byte{7});
       return Injected("ncclGetUniqueId");
     };
-    calls.ncclCommInitRank = [this](Handle& comm, int ranks, const GpuCalls::UniqueId& id,
-                                    int rank) {
+    calls.comm_init = [this](Handle& comm, int ranks, const GpuCalls::UniqueId& id, int rank) {
       comm = nccl_.Join(id, ranks, rank);
       return Injected("ncclCommInitRank");
     };
-    calls.ncclCommSplit = [this](Handle comm, int color, int key, Handle& part) {
+    calls.comm_split = [this](Handle comm, int color, int key, Handle& part) {
       part = nccl_.Split(static_cast<FakeNccl::Comm*>(comm), color, key);
       return Injected("ncclCommSplit");
     };
-    calls.ncclCommGetAsyncError = [this](Handle comm, bool& ready) {
+    calls.comm_state = [this](Handle comm, bool& ready) {
       ready = nccl_.Ready(static_cast<FakeNccl::Comm*>(comm));
       return communicated_ > own_error_after_ ? own_error_ : "";
     };
-    calls.ncclCommDestroy = [](Handle) -> Status { return {}; };
-    calls.ncclCommAbort = [this](Handle comm) -> Status {
+    calls.comm_destroy = [](Handle) -> Status { return {}; };
+    calls.comm_abort = [this](Handle comm) -> Status {
       nccl_.Abort(static_cast<FakeNccl::Comm*>(comm));
       return {};
     };
-    calls.ncclGroupStart = [this] {
+    calls.group_start = [this] {
       in_group_ = true;
       return Injected("ncclGroupStart");
     };
-    calls.ncclGroupEnd = [this] {
+    calls.group_end = [this] {
       in_group_ = false;
       Submit();
       return Injected("ncclGroupEnd");

@@ -97,5 +97,14 @@ expect 'a wrong number of ranks, code' $? 2
 expect 'a wrong number of ranks, stderr' "$(grep '^millwright' "$scratch/err" | sort -u)" \
   'millwright: the plan has 2 ranks, and 3 were started'
 
+# 2 where the program was built without CUDA.
+if [[ ! -e /dev/nvidiactl ]]; then
+  "$program" run "${shape[@]}" --ranks 2 --tp 2 --backend cuda >"$scratch/out" 2>"$scratch/err"
+  code=$?
+  expect 'no GPU, code' "$((code == 2 || code == 4))" 1
+  expect 'no GPU, stdout' "$(cat "$scratch/out")" ''
+  expect 'no GPU, one message' "$(grep -c '^millwright: ' "$scratch/err")/$(wc -l <"$scratch/err")" 1/1
+fi
+
 expect 'no folder is left' "$(folders)" ''
 exit "$status"
