@@ -63,17 +63,29 @@ void CheckMemory(const Workload& workload, const RunOptions& options, bool on_gp
   const double width = options.type == ElementType::kFp64 ? 8 : 4;
   const ParallelConfig& p = workload.parallel;
   const ModelConfig& model = workload.model;
-  const auto parameters = double(CountParameters(model).total);
-  // Weights and gradients of a rank; its shares of gradients and two moments.
-  const double replicas = 1.0 * p.data * p.context;
-  const double copies =
-      workload.schedule.directions * (p.zero == 0 ? 5 * replicas : 2 * replicas + 3);
-  Bytes needed(copies * parameters * width);
+  double parameters = 0;
+  Bytes needed;
+  for (int layer = -1; layer <= model.num_layers; ++layer) {
+    for (const Weight& weight : WeightsOf(model, layer)) {
+      const bool expert =
+          weight.split == WeightSplit::kExpert || weight.split == WeightSplit::kExpertReplicated;
+      const double stage = 1.0 * p.tensor * p.data * p.context;
+      const double replicas =
+          expert ? stage / (1.0 * p.expert * p.expert_tensor) : 1.0 * p.data * p.context;
+      // Weights and gradients of a rank; its shares of gradients and two moments.
+      const double copies =
+          workload.schedule.directions * (p.zero == 0 ? 5 * replicas : 2 * replicas + 3);
+      parameters += double(weight.elements());
+      needed += Bytes(copies * double(weight.elements()) * width);
+    }
+  }
   const LayerShape shape = ShapeOf(p, workload.training);
   Bytes activations = SavedBytes(HeadOperators(model, shape, workload.training));
   if (p.recompute.granularity == RecomputeGranularity::kNone) {
-    activations += double(model.num_layers) *
-                   SavedBytes(LayerOperators(model, model.layer(0), shape, workload.training));
+    for (const LayerRun& run : model.layers) {
+      activations +=
+          double(run.count) * SavedBytes(LayerOperators(model, run.kind, shape, workload.training));
+    }
   }
   // Two bytes an element there.
   needed += double(p.tensor) * p.context * p.data * width / 2 * activations;

@@ -72,6 +72,7 @@ struct Experts {
   MoeLayers layers = MoeLayers::kEvery;
   std::int64_t first_dense_absent = 0;
   bool router_bias = false;
+  Flag normalize_topk{nullptr, true};
   // Node-limited routing: groups and groups per token; and the topk_method where absent.
   std::int64_t groups_absent = 0;
   std::int64_t topk_groups_absent = 0;
@@ -152,7 +153,8 @@ constexpr Architecture kArchitectures[] = {
                  .ffn = {"moe_intermediate_size", 1408},
                  .shared = SharedExperts::kGated,
                  .shared_absent = 5632,
-                 .layers = MoeLayers::kSparseStep}},
+                 .layers = MoeLayers::kSparseStep,
+                 .normalize_topk = {"norm_topk_prob", false}}},
     {.model_type = "qwen3",
      .kv_heads_absent = 32,
      .head_dim_absent = 128,
@@ -172,7 +174,8 @@ constexpr Architecture kArchitectures[] = {
                  .count_absent = 128,
                  .topk = {"num_experts_per_tok", 8},
                  .ffn = {"moe_intermediate_size", 768},
-                 .layers = MoeLayers::kSparseStep}},
+                 .layers = MoeLayers::kSparseStep,
+                 .normalize_topk = {"norm_topk_prob", false}}},
     {.model_type = "deepseek_v2",
      .kv_heads = nullptr,
      .head_dim = nullptr,
@@ -185,6 +188,7 @@ constexpr Architecture kArchitectures[] = {
                  .shared = SharedExperts::kCounted,
                  .shared_absent = 2,
                  .layers = MoeLayers::kAfterDense,
+                 .normalize_topk = {"norm_topk_prob", false},
                  .topk_method_absent = "greedy"}},
     {.model_type = "deepseek_v3",
      .also = "kimi_k2",
@@ -201,6 +205,7 @@ constexpr Architecture kArchitectures[] = {
                  .shared_absent = 1,
                  .layers = MoeLayers::kAfterDense,
                  .first_dense_absent = 3,
+                 .normalize_topk = {"norm_topk_prob", true},
                  .groups_absent = 8,
                  .topk_groups_absent = 4,
                  .topk_method_absent = "noaux_tc"}},
@@ -568,6 +573,7 @@ MixtureOfExperts ReadExperts(Reader& in, const Experts& e) {
   moe.topk = static_cast<int>(in.Required(e.topk, kMostExperts));
   moe.ffn_hidden_size = in.Required(e.ffn, kMostFfn);
   moe.router_bias = e.router_bias;
+  moe.normalize_topk = in.Boolean(e.normalize_topk);
   switch (e.shared) {
     case SharedExperts::kNone:
       break;

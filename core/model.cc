@@ -71,6 +71,8 @@ void ExpertFields(ConfigIo& io, MixtureOfExperts& moe) {
   io.Bool("router_bias", moe.router_bias, "the router's logits have a learned bias (gpt-oss)");
   io.Bool("router_correction_bias", moe.router_correction_bias,
           "the router has a load-balancing bias (DeepSeek-V3)");
+  io.Bool("normalize_topk", moe.normalize_topk,
+          "the chosen experts' weights add up to 1; else they are the softmax over all experts");
   io.Int("num_groups", moe.num_groups, {0, kMostExperts},
          "groups of experts for node-limited routing; 0: none");
   io.Int("topk_groups", moe.topk_groups, {0, kMostExperts},

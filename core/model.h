@@ -44,6 +44,7 @@ struct MixtureOfExperts {
   bool shared_expert_gate = false;                 // a hidden_size x 1 gate (Qwen2-MoE)
   bool router_bias = false;                        // a learned bias on the logits (gpt-oss)
   bool router_correction_bias = false;             // DeepSeek-V3's load-balancing bias
+  bool normalize_topk = true;                      // chosen experts' weights add up to 1
   int num_groups = 0;                              // node-limited routing: expert groups, 0: none
   int topk_groups = 0;                             //   and groups a token may be sent to
   bool operator==(const MixtureOfExperts&) const = default;

@@ -7,6 +7,24 @@
 
 namespace millwright {
 
+namespace {
+
+// One after the other, and together the whole.
+template <class Byte>
+std::vector<BasicView<Byte>> PartsOfSizes(const BasicView<Byte>& whole,
+                                          std::span<const std::int64_t> sizes) {
+  std::vector<BasicView<Byte>> parts;
+  std::int64_t at = 0;
+  for (const std::int64_t size : sizes) {
+    parts.push_back(whole.Part(at, size));
+    at += size;
+  }
+  MILLWRIGHT_CHECK(at == whole.size());
+  return parts;
+}
+
+}  // namespace
+
 std::string_view Name(ElementType type) {
   switch (type) {
     case ElementType::kFp64:
@@ -40,6 +58,54 @@ void Backend::Shift(std::string_view name, const RankGroup& group, ConstView out
   MILLWRIGHT_CHECK(out.size() == in.size() && group.ranks > 1);
   CarryShift(group, out, in);
   calls_.push_back({name, CollectiveKind::kSendRecv, 1, 1, out.size(), out.bytes()});
+}
+
+void Backend::Collective(std::string_view name, CollectiveKind kind, const RankGroup& group,
+                         View data, std::span<const std::int64_t> sizes) {
+  MILLWRIGHT_CHECK(kind == CollectiveKind::kAllGather || kind == CollectiveKind::kReduceScatter);
+  if (group.ranks == 1) return;
+  const std::vector<View> parts = PartsOfSizes(data, sizes);
+  const auto own = std::size_t(IndexIn(group, rank_));
+  std::vector<ConstView> out;
+  std::vector<View> in;
+  std::vector<Tensor> arrived;  // of this rank's part, those of the others
+  for (std::size_t member = 0; member < parts.size(); ++member) {
+    if (kind == CollectiveKind::kAllGather) {
+      out.push_back(parts[own]);
+      in.push_back(parts[member]);
+    } else {
+      out.push_back(parts[member]);
+      in.push_back(arrived.emplace_back(*this, 1, member == own ? 0 : sizes[own], data.element));
+    }
+  }
+  const std::int64_t sent = ExchangeBlocks(group, out, in);
+  for (const Tensor& part : arrived) {
+    if (!part.empty()) Run(compute::Add{.from = part, .to = parts[own]});
+  }
+  calls_.push_back({name, kind, group.stride, group.ranks, data.size(), sent});
+}
+
+void Backend::AllToAll(std::string_view name, const RankGroup& group, ConstView out,
+                       std::span<const std::int64_t> out_sizes, View in,
+                       std::span<const std::int64_t> in_sizes) {
+  const std::vector<ConstView> to = PartsOfSizes(out, out_sizes);
+  const std::vector<View> from = PartsOfSizes(in, in_sizes);
+  const auto own = std::size_t(IndexIn(group, rank_));
+  Run(compute::Copy{.from = to[own], .to = from[own]});
+  if (group.ranks == 1) return;
+  const std::int64_t sent = ExchangeBlocks(group, to, from);
+  calls_.push_back({name, CollectiveKind::kAllToAll, group.stride, group.ranks, out.size(), sent});
+}
+
+std::int64_t Backend::ExchangeBlocks(const RankGroup& group, std::span<const ConstView> out,
+                                     std::span<const View> in) {
+  MILLWRIGHT_CHECK(int(out.size()) == group.ranks && int(in.size()) == group.ranks);
+  CarryBlocks(group, out, in);
+  std::int64_t sent = 0;
+  for (int member = 0; member < group.ranks; ++member) {
+    if (group.member(member) != rank_) sent += out[std::size_t(member)].bytes();
+  }
+  return sent;
 }
 
 void Backend::Send(std::string_view name, int to, int tag, Tensor message) {

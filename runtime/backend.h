@@ -31,7 +31,8 @@ struct GpuError : std::runtime_error {
 };
 
 // One call as this rank made it.  `elements` count as the payload of cost_models/collectives does:
-// of an all-gather and a reduce-scatter the whole buffer, of a send-recv the message.
+// of an all-gather and a reduce-scatter the whole buffer, of an all-to-all what this rank has for
+// others and itself, of a send-recv the message.
 struct ExecutedCall {
   std::string_view name;
   CollectiveKind kind = CollectiveKind::kAllReduce;
@@ -58,7 +59,7 @@ class Backend {
   virtual void Run(const Operation& operation) = 0;
   virtual void Upload(std::span<const double> from, View to) = 0;
   virtual void Upload(std::span<const std::int32_t> from, View to) = 0;
-  virtual std::vector<double> Download(ConstView from) = 0;
+  virtual std::vector<double> Download(ConstView from) = 0;  // of any Element
 
   // In place.  Of a reduce-scatter only this rank's part (PartOf) is right afterwards; of an
   // all-gather only that is read.
@@ -66,6 +67,14 @@ class Backend {
                   Reduction reduction = Reduction::kSum);
   // Block i of `out` goes to member i, whose block comes to `in`.
   void AllToAll(std::string_view name, const RankGroup& group, ConstView out, View in);
+  // The same where members have blocks of their own sizes, in elements: in place, the parts of
+  // `data` one after the other; of an all-to-all the blocks of `out` and of `in`.  A rank sends to
+  // each other what it has for it, and no padding.
+  void Collective(std::string_view name, CollectiveKind kind, const RankGroup& group, View data,
+                  std::span<const std::int64_t> sizes);
+  void AllToAll(std::string_view name, const RankGroup& group, ConstView out,
+                std::span<const std::int64_t> out_sizes, View in,
+                std::span<const std::int64_t> in_sizes);
   // `out` goes to the next member, the last one's to the first, and `in` comes from the one before.
   void Shift(std::string_view name, const RankGroup& group, ConstView out, View in);
   // Messages of one tag between two ranks keep their order.
@@ -93,6 +102,9 @@ class Backend {
   virtual std::int64_t Carry(CollectiveKind kind, const RankGroup& group, View data,
                              Reduction reduction) = 0;
   virtual std::int64_t CarryAllToAll(const RankGroup& group, ConstView out, View in) = 0;
+  // Block i of `out` to member i, and of `in` from it, but this rank's own; some may be empty.
+  virtual void CarryBlocks(const RankGroup& group, std::span<const ConstView> out,
+                           std::span<const View> in) = 0;
   virtual void CarryShift(const RankGroup& group, ConstView out, View in) = 0;
   virtual void CarrySend(int to, int tag, Tensor message) = 0;
   // Never of zero bytes.  What is in it is undefined.
@@ -101,6 +113,10 @@ class Backend {
 
  private:
   friend class Tensor;
+
+  // What the rank sent, in bytes.
+  std::int64_t ExchangeBlocks(const RankGroup& group, std::span<const ConstView> out,
+                              std::span<const View> in);
 
   int rank_, ranks_;
   std::vector<ExecutedCall> calls_;

@@ -10,12 +10,13 @@ namespace millwright {
 std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
   const ParallelConfig& p = workload.parallel;
   const RankGroups groups = GroupsOf(p, rank);
-  std::vector<RankGroup> of_rank{groups.tensor, groups.context, groups.data};
-  // Tensor ranks that share KV heads, as runtime/execution sums their gradients.
+  std::vector<RankGroup> of_rank{groups.tensor,     groups.context, groups.data,
+                                 groups.experts,    groups.expert,  groups.expert_tensor,
+                                 groups.expert_data};
+  // Ranks that share KV heads, as runtime/execution sums their gradients.
   for (int layer = 0; layer < workload.model.num_layers; ++layer) {
-    for (const TensorPart& part : PartsOf(workload, layer, groups.place.tensor)) {
-      of_rank.push_back(
-          {.first = rank - groups.place.tensor % part.copies, .stride = 1, .ranks = part.copies});
+    for (const TensorPart& part : PartsOf(workload, layer, groups.place)) {
+      of_rank.push_back({.first = rank - rank % part.copies, .stride = 1, .ranks = part.copies});
     }
   }
   std::vector<CommunicatorSplit> splits;
@@ -26,7 +27,7 @@ std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
     splits.push_back({.color = group.first, .key = IndexIn(group, rank), .group = group});
   }
   const int plane = p.tensor * p.context * p.data, in_plane = rank % plane;
-  for (const auto& [from, to] : PipelineEdges(workload.schedule)) {
+  for (const auto& [from, to] : PipelineEdges(workload.schedule, workload.model.tied_embeddings)) {
     const bool sends = groups.place.pipeline == from, receives = groups.place.pipeline == to;
     splits.push_back(
         {.color = sends || receives ? in_plane : -1,

@@ -57,13 +57,15 @@ std::vector<std::int32_t> ContextAttention::PositionsOf(int context_rank) const 
   return positions;
 }
 
-AttentionLayout ContextAttention::LayoutOf(const Tensor& q, const Tensor& k) const {
+AttentionLayout ContextAttention::LayoutOf(const Unit& unit, const Tensor& q,
+                                           const Tensor& k) const {
   const std::int64_t e = workload_.model.kv_channels;
   return {.sequences = workload_.parallel.micro_batch_size,
           .head_size = e,
           .heads = int(q.cols() / e),
           .groups = int(k.cols() / e),
-          .scale = 1 / std::sqrt(double(e))};
+          .scale = 1 / std::sqrt(double(e)),
+          .window = workload_.model.layer(unit.layer).sliding_window};
 }
 
 ConstView ContextAttention::PositionsAfter(int step) const {
@@ -81,7 +83,7 @@ Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) 
 }
 
 void ContextAttention::Attend(const Unit& unit, Saved& saved) {
-  const AttentionLayout layout = LayoutOf(saved.q, saved.k);
+  const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t rows = saved.q.rows(), key_rows = saved.k.rows();
   Tensor output = Tensor::Zeros(backend_, rows, saved.q.cols(), Element::kSum);
   Tensor sum = Tensor::Zeros(backend_, rows, layout.heads, Element::kSum);
@@ -124,7 +126,7 @@ void ContextAttention::Attend(const Unit& unit, Saved& saved) {
 }
 
 void ContextAttention::AttendBackward(const Unit& unit, ConstView doutput, Saved& saved) {
-  const AttentionLayout layout = LayoutOf(saved.q, saved.k);
+  const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t key_rows = saved.k.rows();
   Tensor row_sums(backend_, saved.q.rows(), layout.heads, Element::kSum);
   backend_.Run(compute::AttentionRowSums{

@@ -42,7 +42,7 @@ class ContextAttention {
            workload_.parallel.context_kind == ContextParallelKind::kRing;
   }
   std::vector<std::int32_t> PositionsOf(int context_rank) const;
-  AttentionLayout LayoutOf(const Tensor& q, const Tensor& k) const;
+  AttentionLayout LayoutOf(const Unit& unit, const Tensor& q, const Tensor& k) const;
   Tensor PassOn(const Operator& ring_exchange, ConstView block);
   // Of the keys that this rank has after so many steps of the ring.
   ConstView PositionsAfter(int step) const;

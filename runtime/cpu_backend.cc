@@ -58,6 +58,10 @@ void CpuBackend<T>::Upload(std::span<const std::int32_t> from, View to) {
 
 template <class T>
 std::vector<double> CpuBackend<T>::Download(ConstView from) {
+  if (from.element == Element::kIndex) {
+    const std::span<const std::int32_t> indices = Values<std::int32_t>(from);
+    return {indices.begin(), indices.end()};
+  }
   const std::span<const T> values = Values<T>(from);
   return {values.begin(), values.end()};
 }
@@ -83,6 +87,22 @@ void CpuBackend<T>::CarryShift(const RankGroup& group, ConstView out, View in) {
   const int n = group.ranks, own = IndexIn(group, rank());
   exchange_.Send(group.member((own + 1) % n), 0, Values<T>(out));
   exchange_.Receive(group.member((own + n - 1) % n), 0, Values<T>(in));
+}
+
+// Messages of collectives keep their order by their common tag.
+template <class T>
+void CpuBackend<T>::CarryBlocks(const RankGroup& group, std::span<const ConstView> out,
+                                std::span<const View> in) {
+  for (int member = 0; member < group.ranks; ++member) {
+    const ConstView& block = out[std::size_t(member)];
+    if (group.member(member) == rank() || block.empty()) continue;
+    exchange_.Send(group.member(member), 0, Values<T>(block));
+  }
+  for (int member = 0; member < group.ranks; ++member) {
+    const View& block = in[std::size_t(member)];
+    if (group.member(member) == rank() || block.empty()) continue;
+    exchange_.Receive(group.member(member), 0, Values<T>(block));
+  }
 }
 
 template <class T>

@@ -37,6 +37,8 @@ class CpuBackend final : public Backend {
   std::int64_t Carry(CollectiveKind kind, const RankGroup& group, View data,
                      Reduction reduction) override;
   std::int64_t CarryAllToAll(const RankGroup& group, ConstView out, View in) override;
+  void CarryBlocks(const RankGroup& group, std::span<const ConstView> out,
+                   std::span<const View> in) override;
   void CarryShift(const RankGroup& group, ConstView out, View in) override;
   void CarrySend(int to, int tag, Tensor message) override;
   std::byte* Allocate(std::int64_t bytes) override;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <span>
 #include <variant>
 
@@ -77,7 +78,8 @@ T Dot(const T* a, const T* b, std::int64_t n) {
   return sum;
 }
 
-// Calls visit(query row, key row) for each pair of a sequence that the causal mask lets through.
+// Calls visit(query row, key row) for each pair of a sequence that the causal mask and the window
+// let through.
 template <class Visit>
 void ForRows(const AttentionLayout& shape, std::span<const std::int32_t> query_positions,
              std::span<const std::int32_t> key_positions, const Visit& visit) {
@@ -86,7 +88,9 @@ void ForRows(const AttentionLayout& shape, std::span<const std::int32_t> query_p
   for (std::int64_t s = 0; s < shape.sequences; ++s) {
     for (std::int64_t i = 0; i < queries; ++i) {
       for (std::int64_t j = 0; j < keys; ++j) {
-        if (key_positions[std::size_t(j)] <= query_positions[std::size_t(i)]) {
+        const std::int64_t before =
+            std::int64_t{query_positions[std::size_t(i)]} - key_positions[std::size_t(j)];
+        if (before >= 0 && (shape.window == 0 || before < shape.window)) {
           visit(s * queries + i, s * keys + j);
         }
       }
@@ -226,6 +230,52 @@ void Compute(const compute::RmsNormGradient& op) {
     along *= scale * scale / T(x.cols);
     T* out = dx.row(r);
     for (std::int64_t c = 0; c < x.cols; ++c) out[c] += scale * (up[c] * gain[c] - in[c] * along);
+  }
+}
+
+template <class T>
+void Compute(const compute::LayerNorm& op) {
+  MILLWRIGHT_CHECK(op.gain.size() == op.x.cols && op.bias.size() == op.x.cols);
+  MILLWRIGHT_CHECK(op.mean.size() == op.x.rows && op.rstd.size() == op.x.rows);
+  const Matrix<const T> x = Of<T>(op.x), gain = Of<T>(op.gain), bias = Of<T>(op.bias);
+  const Matrix<T> y = Of<T>(op.y), means = Of<T>(op.mean), rstd = Of<T>(op.rstd);
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const T* in = x.row(r);
+    const T mean = std::accumulate(in, in + x.cols, T(0)) / T(x.cols);
+    T variance = 0;
+    for (std::int64_t c = 0; c < x.cols; ++c) variance += (in[c] - mean) * (in[c] - mean);
+    const T scale = 1 / std::sqrt(variance / T(x.cols) + T(kNormEpsilon));
+    means[r] = mean;
+    rstd[r] = scale;
+    T* out = y.row(r);
+    for (std::int64_t c = 0; c < x.cols; ++c) out[c] = (in[c] - mean) * scale * gain[c] + bias[c];
+  }
+}
+
+template <class T>
+void Compute(const compute::LayerNormGradient& op) {
+  MILLWRIGHT_CHECK(op.gain.size() == op.x.cols && op.dbias.size() == op.x.cols);
+  const Matrix<const T> dy = Of<T>(op.dy), x = Of<T>(op.x), gain = Of<T>(op.gain),
+                        means = Of<T>(op.mean), rstd = Of<T>(op.rstd);
+  const Matrix<T> dx = Of<T>(op.dx), dgain = Of<T>(op.dgain), dbias = Of<T>(op.dbias);
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const T *in = x.row(r), *up = dy.row(r);
+    const T mean = means[r], scale = rstd[r];
+    // How much of the gradient only moves x as a whole, and how much only stretches it.
+    T moved = 0, stretched = 0;
+    for (std::int64_t c = 0; c < x.cols; ++c) {
+      const T normed = (in[c] - mean) * scale;
+      dgain[c] += up[c] * normed;
+      dbias[c] += up[c];
+      moved += up[c] * gain[c];
+      stretched += up[c] * gain[c] * normed;
+    }
+    moved /= T(x.cols);
+    stretched /= T(x.cols);
+    T* out = dx.row(r);
+    for (std::int64_t c = 0; c < x.cols; ++c) {
+      out[c] += scale * (up[c] * gain[c] - moved - (in[c] - mean) * scale * stretched);
+    }
   }
 }
 
@@ -445,6 +495,103 @@ void Compute(const compute::CrossEntropyGradient& op) {
     }
     std::fill(out + op.words, out + gradient.cols, T(0));
     if (const std::int64_t label = labels[std::size_t(r)]; label >= 0) out[label] -= share;
+  }
+}
+
+// --- Experts
+
+// Softmax of the chosen logits of a row, over these or over all.
+template <class T>
+std::vector<T> RouteWeights(const T* logits, std::int64_t experts,
+                            std::span<const std::int32_t> chosen, bool normalize) {
+  const T maximum = logits[chosen.front()];
+  T sum = 0;
+  std::vector<T> weights;
+  for (std::int32_t expert : chosen)
+    sum += weights.emplace_back(std::exp(logits[expert] - maximum));
+  if (!normalize) {
+    sum = 0;
+    for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(logits[e] - maximum);
+  }
+  for (T& weight : weights) weight /= sum;
+  return weights;
+}
+
+template <class T>
+void Compute(const compute::Route& op) {
+  const Matrix<const T> logits = Of<T>(op.logits);
+  const Matrix<std::int32_t> chosen = Of<std::int32_t>(op.chosen);
+  const Matrix<T> weights = Of<T>(op.weights);
+  MILLWRIGHT_CHECK(chosen.rows == logits.rows && chosen.cols <= logits.cols);
+  std::vector<std::int32_t> order(std::size_t(logits.cols));
+  for (std::int64_t r = 0; r < logits.rows; ++r) {
+    const T* row = logits.row(r);
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + chosen.cols, order.end(),
+                      [row](std::int32_t a, std::int32_t b) {
+                        return row[a] != row[b] ? row[a] > row[b] : a < b;
+                      });
+    std::copy_n(order.begin(), chosen.cols, chosen.row(r));
+    const std::vector<T> of_row =
+        RouteWeights(row, logits.cols, {chosen.row(r), std::size_t(chosen.cols)}, op.normalize);
+    std::copy(of_row.begin(), of_row.end(), weights.row(r));
+  }
+}
+
+template <class T>
+void Compute(const compute::RouteGradient& op) {
+  const Matrix<const T> logits = Of<T>(op.logits), dweights = Of<T>(op.dweights);
+  const Matrix<const std::int32_t> chosen = Of<std::int32_t>(op.chosen);
+  const Matrix<T> dlogits = Of<T>(op.dlogits);
+  for (std::int64_t r = 0; r < logits.rows; ++r) {
+    const std::span<const std::int32_t> of_row{chosen.row(r), std::size_t(chosen.cols)};
+    const T *row = logits.row(r), *up = dweights.row(r);
+    const std::vector<T> weights = RouteWeights(row, logits.cols, of_row, op.normalize);
+    T mean = 0;
+    for (std::size_t i = 0; i < of_row.size(); ++i) mean += weights[i] * up[i];
+    // Every expert lowers the weight of the others that it is normalised with.
+    T* out = dlogits.row(r);
+    const T unit = weights.front();  // of the largest logit
+    for (std::int64_t e = 0; e < logits.cols; ++e) {
+      out[e] = op.normalize ? T(0) : -unit * std::exp(row[e] - row[of_row.front()]) * mean;
+    }
+    for (std::size_t i = 0; i < of_row.size(); ++i) {
+      out[of_row[i]] = weights[i] * (up[i] - mean);
+    }
+  }
+}
+
+template <class T>
+void Compute(const compute::CombineRows& op) {
+  const Matrix<const T> rows = Of<T>(op.rows), weights = Of<T>(op.weights);
+  const Matrix<const std::int32_t> slots = Of<std::int32_t>(op.slots);
+  const Matrix<T> y = Of<T>(op.y);
+  MILLWRIGHT_CHECK(slots.rows == y.rows &&
+                   (op.weights.empty() || op.weights.size() == op.slots.size()));
+  for (std::int64_t r = 0; r < y.rows; ++r) {
+    T* out = y.row(r);
+    std::fill_n(out, y.cols, T(0));
+    for (std::int64_t i = 0; i < slots.cols; ++i) {
+      const T weight = op.weights.empty() ? T(1) : weights.row(r)[i];
+      const T* row = rows.row(slots.row(r)[i]);
+      for (std::int64_t c = 0; c < y.cols; ++c) out[c] += weight * row[c];
+    }
+  }
+}
+
+template <class T>
+void Compute(const compute::CombineRowsGradient& op) {
+  const Matrix<const T> dy = Of<T>(op.dy), rows = Of<T>(op.rows), weights = Of<T>(op.weights);
+  const Matrix<const std::int32_t> slots = Of<std::int32_t>(op.slots);
+  const Matrix<T> drows = Of<T>(op.drows), dweights = Of<T>(op.dweights);
+  for (std::int64_t r = 0; r < dy.rows; ++r) {
+    const T* up = dy.row(r);
+    for (std::int64_t i = 0; i < slots.cols; ++i) {
+      const std::int64_t slot = slots.row(r)[i];
+      const T weight = weights.row(r)[i];
+      dweights.row(r)[i] = Dot(up, rows.row(slot), dy.cols);
+      for (std::int64_t c = 0; c < dy.cols; ++c) drows.row(slot)[c] = weight * up[c];
+    }
   }
 }
 

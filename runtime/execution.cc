@@ -23,6 +23,12 @@ Execution::Execution(const Workload& workload, Backend& backend)
       AddUnits(stage);
     }
   }
+  const auto has_table = [](const Unit& unit) { return unit.layer < 0; };
+  const auto embedding = std::find_if(units_.begin(), units_.end(), has_table);
+  if (!workload.model.tied_embeddings || embedding == units_.end()) return;
+  for (Unit& unit : units_) {
+    if (unit.layer == workload.model.num_layers) unit.table = &*embedding;
+  }
 }
 
 void Execution::AddUnits(int stage) {
@@ -47,8 +53,19 @@ void Execution::AddUnits(int stage) {
   }
   if (workload_.schedule.last_of_direction(stage)) {
     units_.push_back(MakeUnit(workload_, groups_, backend_, stage, model.num_layers,
-                              HeadOperators(model, shape, workload_.training)));
+                              HeadOperators(model, shape, workload_.training), holds_embedding()));
   }
+}
+
+bool Execution::holds_embedding() const {
+  const PipelineSchedule& s = workload_.schedule;
+  for (int stage = 0; stage < s.stages(); ++stage) {
+    if (s.first_of_direction(stage) &&
+        s.rank_of_stage[std::size_t(stage)] == groups_.place.pipeline) {
+      return true;
+    }
+  }
+  return false;
 }
 
 int Execution::RankOnPipeline(int pipeline) const {
@@ -224,8 +241,10 @@ double Execution::ComputeGradients(int step) {
                     TagsBetween(workload_.schedule, peer, groups_.place.pipeline));
   }
   for (Unit& unit : units_) {
-    backend_.Run(compute::Fill{.to = unit.gradients, .value = 0});
-    backend_.Run(compute::Fill{.to = unit.shard_gradients, .value = 0});
+    for (Bucket& bucket : unit.buckets) {
+      backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+      backend_.Run(compute::Fill{.to = bucket.shard_gradients, .value = 0});
+    }
   }
   const std::vector<Pass>& order = workload_.schedule.orders[std::size_t(groups_.place.pipeline)];
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -239,9 +258,10 @@ double Execution::ComputeGradients(int step) {
   MILLWRIGHT_CHECK(saved_.empty() && handed_on_.empty());
   for (Unit& unit : units_) {
     if (!reduces_each_pass(unit)) ReduceShard(unit);
-    SumCopies(unit);
+    for (Bucket& bucket : unit.buckets) SumCopies(bucket);
   }
   if (workload_.schedule.directions == 2) ExchangeTwins();
+  if (workload_.model.tied_embeddings) ExchangeTables();
   const TrainingConfig& training = workload_.training;
   const double loss =
       operators_.Loss() / (double(training.global_batch_size) * double(training.seq_length));
@@ -258,34 +278,37 @@ double Execution::ComputeGradients(int step) {
 
 // Adds the sum over data-parallel ranks of what has come together to this rank's share.
 void Execution::ReduceShard(Unit& unit) {
-  backend_.Collective(
-      "reduce gradients",
-      workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-      groups_.data, unit.gradients);
-  backend_.Run(compute::Add{.from = unit.gradients.view().Part(unit.first, unit.last - unit.first),
-                            .to = unit.shard_gradients});
-  backend_.Run(compute::Fill{.to = unit.gradients, .value = 0});
+  for (Bucket& bucket : unit.buckets) {
+    backend_.Collective(
+        "reduce gradients",
+        workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
+        bucket.group, bucket.gradients);
+    backend_.Run(
+        compute::Add{.from = bucket.gradients.view().Part(bucket.first, bucket.last - bucket.first),
+                     .to = bucket.shard_gradients});
+    backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+  }
 }
 
 // Tensor ranks that hold the same weights have the gradients of their own tokens or heads.
-void Execution::SumCopies(Unit& unit) {
+void Execution::SumCopies(Bucket& bucket) {
   for (const bool kv : {false, true}) {
     std::vector<View> pieces;
     std::int64_t elements = 0;
     int copies = 1;
-    for (const TensorPart& part : unit.parts) {
+    for (const TensorPart& part : bucket.parts) {
       if (!part.partial_gradient || part.copies == 1) continue;
       if ((part.whole.split == WeightSplit::kQueryGroups) != kv) continue;
       copies = part.copies;
-      const std::int64_t first = std::max(part.offset, unit.first);
-      const std::int64_t last = std::min(part.offset + part.elements(), unit.last);
+      const std::int64_t first = std::max(part.offset, bucket.first);
+      const std::int64_t last = std::min(part.offset + part.elements(), bucket.last);
       if (first >= last) continue;
-      pieces.push_back(unit.shard_gradients.view().Part(first - unit.first, last - first));
+      pieces.push_back(bucket.shard_gradients.view().Part(first - bucket.first, last - first));
       elements += last - first;
     }
     if (pieces.empty()) continue;
     const RankGroup group{
-        .first = backend_.rank() - groups_.place.tensor % copies, .stride = 1, .ranks = copies};
+        .first = backend_.rank() - backend_.rank() % copies, .stride = 1, .ranks = copies};
     Tensor together(backend_, 1, elements, Element::kSum);
     std::int64_t at = 0;
     for (const View& piece : pieces) {
@@ -302,72 +325,106 @@ void Execution::SumCopies(Unit& unit) {
   }
 }
 
+// What both ranks have of the same parameters becomes the sum.
+void Execution::ExchangeGradients(std::string_view name, int with,
+                                  std::span<Bucket* const> buckets) {
+  const int tag = GradientsTag(workload_.schedule);
+  for (const Bucket* bucket : buckets) {
+    backend_.Send(name, with, tag, Tensor::CopyOf(backend_, bucket->shard_gradients));
+  }
+  for (Bucket* bucket : buckets) {
+    Tensor other(backend_, 1, bucket->shard_gradients.size(), Element::kSum);
+    backend_.Receive(with, tag, other);
+    backend_.Run(compute::Add{.from = other, .to = bucket->shard_gradients});
+  }
+}
+
 // DualPipe: the same stage of the other direction, on another rank, has seen the other half of the
 // micro-batches.
 void Execution::ExchangeTwins() {
   const PipelineSchedule& schedule = workload_.schedule;
-  const auto twin_of = [&](const Unit& unit) {
-    return RankOnPipeline(TwinOf(schedule, unit.stage));
-  };
-  // In one order on both sides.
-  std::vector<Unit*> units;
-  for (Unit& unit : units_) units.push_back(&unit);
-  std::ranges::sort(units, {}, &Unit::layer);
-  for (const Unit* unit : units) {
-    backend_.Send("exchange copies' gradients", twin_of(*unit), TwinTag(schedule, unit->layer),
-                  Tensor::CopyOf(backend_, unit->shard_gradients));
+  std::map<int, std::vector<Bucket*>> by_twin;
+  for (Unit& unit : units_) {
+    const int twin = RankOnPipeline(TwinOf(schedule, unit.stage));
+    for (Bucket& bucket : unit.buckets) by_twin[twin].push_back(&bucket);
   }
-  for (Unit* unit : units) {
-    Tensor other(backend_, 1, unit->shard_gradients.size(), Element::kSum);
-    backend_.Receive(twin_of(*unit), TwinTag(schedule, unit->layer), other);
-    backend_.Run(compute::Add{.from = other, .to = unit->shard_gradients});
+  for (auto& [twin, buckets] : by_twin) {
+    // In one order on both sides.
+    std::ranges::stable_sort(buckets, {},
+                             [](const Bucket* b) { return b->parts.front().name.layer; });
+    ExchangeGradients("exchange copies' gradients", twin, buckets);
+  }
+}
+
+// The first and the last stage each have a token table, which the embedding and the head use.
+void Execution::ExchangeTables() {
+  const std::optional<std::pair<int, int>> ends = TiedEnds(workload_.schedule);
+  const int own = groups_.place.pipeline;
+  if (!ends || (own != ends->first && own != ends->second)) return;
+  const int other = own == ends->first ? ends->second : ends->first;
+  for (Unit& unit : units_) {
+    for (Bucket& bucket : unit.buckets) {
+      if (bucket.parts.front().bucket != BucketKind::kTable) continue;
+      Bucket* const table = &bucket;
+      ExchangeGradients("sum tied gradients", RankOnPipeline(other), std::span(&table, 1));
+    }
   }
 }
 
 void Execution::GatherUnit(Unit& unit) {
-  backend_.Collective("gather parameters", CollectiveKind::kAllGather, groups_.data, unit.weights);
+  for (Bucket& bucket : unit.buckets) {
+    backend_.Collective("gather parameters", CollectiveKind::kAllGather, bucket.group,
+                        bucket.weights);
+  }
 }
 
 // What a rank does not hold under ZeRO-3 must not be computed with by mistake.
 void Execution::Forget(Unit& unit) {
   const double nothing = std::numeric_limits<double>::quiet_NaN();
-  const View all = unit.weights;
-  backend_.Run(compute::Fill{.to = all.Part(0, unit.first), .value = nothing});
-  backend_.Run(compute::Fill{.to = all.Part(unit.last, all.size() - unit.last), .value = nothing});
+  for (Bucket& bucket : unit.buckets) {
+    const View all = bucket.weights;
+    backend_.Run(compute::Fill{.to = all.Part(0, bucket.first), .value = nothing});
+    backend_.Run(
+        compute::Fill{.to = all.Part(bucket.last, all.size() - bucket.last), .value = nothing});
+  }
 }
 
 void Execution::Update(const Adam& adam) {
   ++updates_;
   for (Unit& unit : units_) {
-    backend_.Run(
-        compute::AdamUpdate{.gradient = unit.shard_gradients,
-                            .moment1 = unit.moment1,
-                            .moment2 = unit.moment2,
-                            .weights = unit.weights.view().Part(unit.first, unit.last - unit.first),
-                            .master = unit.master,
-                            .rate = adam.rate,
-                            .beta1 = adam.beta1,
-                            .beta2 = adam.beta2,
-                            .epsilon = adam.epsilon,
-                            .correction1 = 1 - std::pow(adam.beta1, updates_),
-                            .correction2 = 1 - std::pow(adam.beta2, updates_)});
+    for (Bucket& bucket : unit.buckets) {
+      backend_.Run(compute::AdamUpdate{
+          .gradient = bucket.shard_gradients,
+          .moment1 = bucket.moment1,
+          .moment2 = bucket.moment2,
+          .weights = bucket.weights.view().Part(bucket.first, bucket.last - bucket.first),
+          .master = bucket.master,
+          .rate = adam.rate,
+          .beta1 = adam.beta1,
+          .beta2 = adam.beta2,
+          .epsilon = adam.epsilon,
+          .correction1 = 1 - std::pow(adam.beta1, updates_),
+          .correction2 = 1 - std::pow(adam.beta2, updates_)});
+    }
     if (workload_.parallel.zero > 0 && !sharded(unit)) GatherUnit(unit);
   }
 }
 
 void Execution::ForEachTensor(const Visit& visit) const {
   for (const Unit& unit : units_) {
-    for (const TensorPart& part : unit.parts) {
-      const std::int64_t first = std::max(part.offset, unit.first);
-      const std::int64_t last = std::min(part.offset + part.elements(), unit.last);
-      if (first >= last) continue;
-      const std::int64_t in_shard = first - unit.first, count = last - first;
-      const std::vector<double> weights =
-          backend_.Download(unit.master.empty() ? unit.weights.view().Part(first, count)
-                                                : unit.master.view().Part(in_shard, count));
-      const std::vector<double> gradients =
-          backend_.Download(unit.shard_gradients.view().Part(in_shard, count));
-      visit(part, first - part.offset, weights, gradients);
+    for (const Bucket& bucket : unit.buckets) {
+      for (const TensorPart& part : bucket.parts) {
+        const std::int64_t first = std::max(part.offset, bucket.first);
+        const std::int64_t last = std::min(part.offset + part.elements(), bucket.last);
+        if (first >= last) continue;
+        const std::int64_t in_shard = first - bucket.first, count = last - first;
+        const std::vector<double> weights =
+            backend_.Download(bucket.master.empty() ? bucket.weights.view().Part(first, count)
+                                                    : bucket.master.view().Part(in_shard, count));
+        const std::vector<double> gradients =
+            backend_.Download(bucket.shard_gradients.view().Part(in_shard, count));
+        visit(part, first - part.offset, weights, gradients);
+      }
     }
   }
 }

@@ -13,11 +13,12 @@
 // A rank is one thread; what its backend does later than it is told overlaps, and sends do not
 // wait.
 //
-// Executed, and not in the simulated step: the gradients of what tensor ranks hold alike but
-// compute in parts (norms and biases under sequence parallelism, KV heads fewer than tensor ranks)
-// are summed once a step, the two copies of DualPipe exchange theirs, the loss is summed, and under
-// ZeRO-3 embedding and head are reduced and gathered once a step.  tests/runtime/payload_test.cc
-// holds all other calls of every rank to the simulated step's, byte for byte.
+// Otherwise than in the simulated step: under ZeRO-3 embedding and head are reduced and gathered
+// once a step; the second token table of a tied head is reduced as all parameters are, and what the
+// two exchange of their gradients is a rank's share of it under ZeRO; ranks tell each other how
+// many rows their experts get, where the simulated step has the host wait.
+// tests/runtime/payload_test.cc holds all other calls of every rank to the simulated step's, byte
+// for byte: those of routed rows after runtime/expert_layer's factor.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,7 @@ class Execution {
   // Of the last step.
   const std::vector<ExecutedOperator>& operators() const { return executed_; }
   const std::vector<ExecutedCall>& calls() const { return backend_.calls(); }
+  const std::vector<RoutedRows>& routed() const { return operators_.routed(); }
 
  private:
   // What is done of an operator, or around the operators of a layer.
@@ -105,8 +107,10 @@ class Execution {
   void RunTogether(const Pass& a, const Pass& b);
 
   void ReduceShard(Unit& unit);
-  void SumCopies(Unit& unit);
+  void SumCopies(Bucket& bucket);
+  void ExchangeGradients(std::string_view name, int with, std::span<Bucket* const> buckets);
   void ExchangeTwins();
+  void ExchangeTables();
   void GatherUnit(Unit& unit);
   void Forget(Unit& unit);
 
@@ -117,6 +121,7 @@ class Execution {
   bool reduces_each_pass(const Unit& unit) const {
     return workload_.parallel.zero == 2 || sharded(unit);
   }
+  bool holds_embedding() const;
   int RankOnPipeline(int pipeline) const;
 
   const Workload& workload_;

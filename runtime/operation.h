@@ -61,15 +61,17 @@ using View = BasicView<std::byte>;
 using ConstView = BasicView<const std::byte>;
 
 // Query heads and KV heads on this rank; a query attends to keys of its sequence at its position
-// and before.
+// and before, the last `window` of them where that is not 0.
 struct AttentionLayout {
   std::int64_t sequences = 1, head_size = 1;
   int heads = 1, groups = 1;
   double scale = 1;
+  std::int64_t window = 0;
 };
 
-inline constexpr double kNormEpsilon = 1e-5;  // rms_norm_eps of meta-llama/Llama-3.1-8B
-inline constexpr double kRopeBase = 10'000;   // arXiv:2104.09864, section 3.3
+// rms_norm_eps of meta-llama/Llama-3.1-8B, and layer_norm_epsilon of openai-community/gpt2.
+inline constexpr double kNormEpsilon = 1e-5;
+inline constexpr double kRopeBase = 10'000;  // arXiv:2104.09864, section 3.3
 
 namespace compute {
 
@@ -130,6 +132,15 @@ struct RmsNorm {
 struct RmsNormGradient {
   ConstView dy, x, gain, rstd;
   View dx, dgain;  // += both
+};
+// y = (x - mean) / deviation * gain + bias; mean and rstd = 1 / deviation of each row.
+struct LayerNorm {
+  ConstView x, gain, bias;
+  View y, mean, rstd;
+};
+struct LayerNormGradient {
+  ConstView dy, x, gain, mean, rstd;
+  View dx, dgain, dbias;  // += all
 };
 // Turns elements i and i + size/2 of each head by position x base^(-2i/size), or back.
 // `positions` are those of one sequence's rows.
@@ -217,6 +228,33 @@ struct CrossEntropyGradient {
   View gradient;
 };
 
+// --- Experts.  Rows are copied to the experts of their tokens and back by Embed, whose table is
+// rows then.
+
+// The chosen.cols experts with the largest logits of each row, the largest first and of equals the
+// lower number, with their softmax: over these alone where `normalize`, else over all.
+struct Route {
+  ConstView logits;
+  View chosen, weights;
+  bool normalize = true;
+};
+struct RouteGradient {
+  ConstView logits, chosen, dweights;
+  View dlogits;
+  bool normalize = true;
+};
+// y = sum of weights x the rows in `slots`, which are of as many columns; of all weights 1 where
+// they are empty.
+struct CombineRows {
+  ConstView rows, slots, weights;
+  View y;
+};
+// Each row is in one slot.
+struct CombineRowsGradient {
+  ConstView dy, rows, slots, weights;
+  View drows, dweights;
+};
+
 // --- Optimizer
 
 // Adam (arXiv:1412.6980, algorithm 1) of the step by which the corrections are 1 - beta^step.
@@ -232,11 +270,13 @@ struct AdamUpdate {
 using Operation =
     std::variant<compute::Fill, compute::Copy, compute::CopyBlock, compute::Add, compute::Linear,
                  compute::LinearInputGradient, compute::LinearWeightGradient, compute::AddBias,
-                 compute::AddColumns, compute::RmsNorm, compute::RmsNormGradient, compute::Rope,
-                 compute::Activate, compute::ActivationGradient, compute::AttendBlock,
-                 compute::FinishAttention, compute::AttentionRowSums, compute::AttentionGradient,
-                 compute::Embed, compute::EmbeddingGradient, compute::RowMaximum,
-                 compute::CrossEntropySums, compute::TokenLoss, compute::CrossEntropyGradient,
+                 compute::AddColumns, compute::RmsNorm, compute::RmsNormGradient,
+                 compute::LayerNorm, compute::LayerNormGradient, compute::Rope, compute::Activate,
+                 compute::ActivationGradient, compute::AttendBlock, compute::FinishAttention,
+                 compute::AttentionRowSums, compute::AttentionGradient, compute::Embed,
+                 compute::EmbeddingGradient, compute::RowMaximum, compute::CrossEntropySums,
+                 compute::TokenLoss, compute::CrossEntropyGradient, compute::Route,
+                 compute::RouteGradient, compute::CombineRows, compute::CombineRowsGradient,
                  compute::AdamUpdate>;
 
 }  // namespace millwright

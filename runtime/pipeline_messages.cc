@@ -48,11 +48,18 @@ int TwinOf(const PipelineSchedule& schedule, int stage) {
       .rank_of_stage[std::size_t((stage + schedule.stages_per_direction()) % schedule.stages())];
 }
 
-int TwinTag(const PipelineSchedule& schedule, int layer) {
-  return 1 + 2 * schedule.stages() * schedule.micro_batches + layer + 1;
+std::optional<std::pair<int, int>> TiedEnds(const PipelineSchedule& schedule) {
+  const int first = schedule.rank_of_stage.front(), last = schedule.rank_of_stage.back();
+  // Of two directions each begins where the other ends.
+  if (schedule.directions == 2 || first == last) return std::nullopt;
+  return std::pair(first, last);
 }
 
-std::set<std::pair<int, int>> PipelineEdges(const PipelineSchedule& schedule) {
+int GradientsTag(const PipelineSchedule& schedule) {
+  return 1 + 2 * schedule.stages() * schedule.micro_batches;
+}
+
+std::set<std::pair<int, int>> PipelineEdges(const PipelineSchedule& schedule, bool tied_head) {
   std::set<std::pair<int, int>> edges;
   for (int from = 0; from < schedule.pipeline; ++from) {
     for (const Pass& pass : schedule.orders[std::size_t(from)]) {
@@ -65,6 +72,10 @@ std::set<std::pair<int, int>> PipelineEdges(const PipelineSchedule& schedule) {
       const int rank = schedule.rank_of_stage[std::size_t(stage)];
       if (rank != TwinOf(schedule, stage)) edges.emplace(rank, TwinOf(schedule, stage));
     }
+  }
+  if (const auto ends = TiedEnds(schedule); ends && tied_head) {
+    edges.emplace(ends->first, ends->second);
+    edges.emplace(ends->second, ends->first);
   }
   return edges;
 }

@@ -25,12 +25,14 @@ std::optional<PipelineMessage> SentBy(const PipelineSchedule& schedule, const Pa
 // What the passes of a pipeline rank send to another, in its order.
 std::vector<int> TagsBetween(const PipelineSchedule& schedule, int from, int to);
 
-// DualPipe: the pipeline rank that has the same layers for the other direction, and the tag of a
-// layer's gradients (-1: the embedding's), above those of all passes.
+// DualPipe: the pipeline rank that has the same layers for the other direction.
 int TwinOf(const PipelineSchedule& schedule, int stage);
-int TwinTag(const PipelineSchedule& schedule, int layer);
+// A tied head: the pipeline ranks of the first and the last stage, where one has not both.
+std::optional<std::pair<int, int>> TiedEnds(const PipelineSchedule& schedule);
+// Of gradients between such ranks: above the tags of all passes.
+int GradientsTag(const PipelineSchedule& schedule);
 
 // Pairs of pipeline ranks of which the first ever sends to the second.
-std::set<std::pair<int, int>> PipelineEdges(const PipelineSchedule& schedule);
+std::set<std::pair<int, int>> PipelineEdges(const PipelineSchedule& schedule, bool tied_head);
 
 }  // namespace millwright

@@ -26,6 +26,8 @@ std::pair<std::int64_t, std::int64_t> PartOf(const RankGroup& group, int rank,
 
 RankGroups GroupsOf(const ParallelConfig& p, int rank) {
   const RankPlace place = PlaceOf(p, rank);
+  const int block = p.expert * p.expert_tensor, stage = p.tensor * p.context * p.data;
+  const int of_block = rank % stage % block;
   return {
       .place = place,
       .tensor = {.first = rank - place.tensor, .stride = 1, .ranks = p.tensor},
@@ -33,7 +35,15 @@ RankGroups GroupsOf(const ParallelConfig& p, int rank) {
       .data = {.first = rank - (place.data * p.context + place.context) * p.tensor,
                .stride = p.tensor,
                .ranks = p.data * p.context},
-      .everyone = {.first = 0, .stride = 1, .ranks = int(p.gpus())}};
+      .everyone = {.first = 0, .stride = 1, .ranks = int(p.gpus())},
+      .expert = {.first = rank - place.expert * p.expert_tensor,
+                 .stride = p.expert_tensor,
+                 .ranks = p.expert},
+      .expert_tensor = {.first = rank - place.expert_tensor, .stride = 1, .ranks = p.expert_tensor},
+      .expert_data = {.first = rank - place.expert_data * block,
+                      .stride = block,
+                      .ranks = stage / block},
+      .experts = {.first = rank - of_block, .stride = 1, .ranks = block}};
 }
 
 }  // namespace millwright

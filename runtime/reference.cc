@@ -1,94 +1,337 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string_view>
 
 #include "core/check.h"
+#include "runtime/reference_math.h"
 
 namespace millwright {
+
+using namespace reference;  // NOLINT(google-build-using-namespace): what this file is about
+
 namespace {
 
-using Vector = std::vector<double>;
+// What one token leaves in one layer.
+struct TokenKept {
+  Vector x, normed, q_input, k_input, q, k, v, attended, middle, normed2;
+  std::vector<Vector> softmax;  // of each head, over the tokens from `window_start` on
+  std::size_t window_start = 0;
+  MlpKept mlp;  // or the shared experts'
+  Routed routed;
+  std::vector<MlpKept> experts;
+};
 
-// arXiv:2104.09864 (RoPE), arXiv:1910.07467 (RMSNorm), as meta-llama/Llama-3.1-8B has them.
-constexpr double kRotaryBase = 10'000;
-constexpr double kEpsilon = 1e-5;
-
-double Activated(Activation kind, double x) {
-  if (kind == Activation::kSilu) return x / (1 + std::exp(-x));
-  if (kind == Activation::kGelu) return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
-  const double positive = x > 0 ? x : 0;
-  return kind == Activation::kRelu ? positive : positive * positive;
-}
-
-double ActivatedSlope(Activation kind, double x) {
-  if (kind == Activation::kSilu) {
-    const double s = 1 / (1 + std::exp(-x));
-    return s + x * s * (1 - s);
-  }
-  if (kind == Activation::kGelu) {
-    const double pi = std::acos(-1.0);
-    return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * pi);
-  }
-  if (x <= 0) return 0;
-  return kind == Activation::kRelu ? 1 : 2 * x;
-}
-
-// y[n] = sum over k of w[n, k] x[k] (+ bias).
-Vector Times(const Vector& w, const double* x, std::size_t k, const Vector* bias) {
-  Vector y(w.size() / k);
-  for (std::size_t n = 0; n < y.size(); ++n) {
-    double sum = bias != nullptr ? (*bias)[n] : 0;
-    for (std::size_t i = 0; i < k; ++i) sum += w[n * k + i] * x[i];
-    y[n] = sum;
-  }
-  return y;
-}
-
-// Adds to dx, dw and dbias for one token.
-void TimesBackward(const Vector& w, const double* x, std::size_t k, const Vector& dy, double* dx,
-                   Vector& dw, Vector* dbias) {
-  for (std::size_t n = 0; n < dy.size(); ++n) {
-    if (dbias != nullptr) (*dbias)[n] += dy[n];
-    for (std::size_t i = 0; i < k; ++i) {
-      dx[i] += dy[n] * w[n * k + i];
-      dw[n * k + i] += dy[n] * x[i];
+// One sequence of a step, forward and backward.
+class SequencePass {
+ public:
+  using Tensors = Reference::Tensors;
+  SequencePass(const Workload& workload, const Tensors& weights, Tensors& gradients, int step,
+               std::int64_t sequence)
+      : model_(workload.model),
+        tokens_(std::size_t(workload.training.seq_length)),
+        h_(std::size_t(model_.hidden_size)),
+        e_(std::size_t(model_.kv_channels)),
+        heads_(std::size_t(model_.num_attention_heads)),
+        groups_(std::size_t(model_.num_query_groups)),
+        share_(1 / (double(tokens_) * double(workload.training.global_batch_size))),
+        weights_(weights),
+        gradients_(gradients),
+        kept_(std::size_t(model_.num_layers), std::vector<TokenKept>(tokens_)) {
+    for (std::size_t t = 0; t <= tokens_; ++t) {
+      word_.push_back(std::size_t(Token(workload, step, sequence, std::int64_t(t))));
     }
   }
-}
 
-Vector Normed(const Vector& x, const Vector& gain) {
-  double squares = 0;
-  for (double v : x) squares += v * v;
-  const double rms = std::sqrt(squares / double(x.size()) + kEpsilon);
-  Vector y(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] / rms * gain[i];
-  return y;
-}
+  double Forward();
+  void Backward();
+  double margin() const { return margin_; }
 
-void NormedBackward(const Vector& x, const Vector& gain, const Vector& dy, Vector& dx,
-                    Vector& dgain) {
-  double squares = 0, dot = 0;
-  for (double v : x) squares += v * v;
-  const double n = double(x.size());
-  const double rms = std::sqrt(squares / n + kEpsilon);
-  for (std::size_t i = 0; i < x.size(); ++i) dot += dy[i] * gain[i] * x[i];
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    dgain[i] += dy[i] * x[i] / rms;
-    dx[i] += dy[i] * gain[i] / rms - x[i] * dot / (n * rms * rms * rms);
+ private:
+  const Vector& W(int layer, std::string_view weight) const { return weights_.at({layer, weight}); }
+  Vector& G(int layer, std::string_view weight) { return gradients_.at({layer, weight}); }
+  const Vector* Optional(int layer, std::string_view weight) const {
+    const auto found = weights_.find({layer, weight});
+    return found == weights_.end() ? nullptr : &found->second;
+  }
+  Vector* OptionalGradient(int layer, std::string_view weight) {
+    const auto found = gradients_.find({layer, weight});
+    return found == gradients_.end() ? nullptr : &found->second;
+  }
+  bool rotary() const { return model_.position_embedding == PositionEmbedding::kRope; }
+  TensorName HeadName() const {
+    if (model_.tied_embeddings) return {-1, "token_embedding"};
+    return {model_.num_layers, "output_head"};
+  }
+  // Of expert `expert`, or the dense one, or that of the shared experts.
+  Mlp MlpOf(int layer, std::size_t expert, std::string_view fc1, std::string_view fc1_bias,
+            std::string_view fc2, std::string_view fc2_bias) const {
+    const Vector &first = W(layer, fc1), &second = W(layer, fc2);
+    const auto experts = std::size_t(fc1.starts_with("expert") ? model_.moe.num_experts : 1);
+    return {.fc1 = &first,
+            .fc1_bias = Optional(layer, fc1_bias),
+            .fc2 = &second,
+            .fc2_bias = Optional(layer, fc2_bias),
+            .expert = expert,
+            .hidden = h_,
+            .inner = second.size() / (h_ * experts),
+            .activation = model_.activation,
+            .gated = model_.gated_linear_unit};
+  }
+  Mlp ExpertOf(int layer, std::size_t expert) const {
+    return MlpOf(layer, expert, "expert_fc1", "expert_fc1_bias", "expert_fc2", "expert_fc2_bias");
+  }
+  // The MLP of every token, if the layer has one.
+  bool has_common(int layer) const { return Optional(layer, CommonName(layer, 0)) != nullptr; }
+  std::string_view CommonName(int layer, int which) const {
+    static constexpr std::string_view kDense[] = {"fc1", "fc1_bias", "fc2", "fc2_bias"};
+    static constexpr std::string_view kShared[] = {"shared_fc1", "shared_fc1_bias", "shared_fc2",
+                                                   "shared_fc2_bias"};
+    return model_.layer(layer).moe ? kShared[which] : kDense[which];
+  }
+  Mlp CommonOf(int layer) const {
+    return MlpOf(layer, 0, CommonName(layer, 0), CommonName(layer, 1), CommonName(layer, 2),
+                 CommonName(layer, 3));
+  }
+  MlpGradients CommonGradients(int layer) {
+    return {.fc1 = &G(layer, CommonName(layer, 0)),
+            .fc1_bias = OptionalGradient(layer, CommonName(layer, 1)),
+            .fc2 = &G(layer, CommonName(layer, 2)),
+            .fc2_bias = OptionalGradient(layer, CommonName(layer, 3))};
+  }
+
+  void Attention(int layer, std::vector<Vector>& x);
+  void AttentionBackward(int layer, std::vector<Vector>& dx);
+  void Experts(int layer, TokenKept& a, Vector& y);
+  void ExpertsBackward(int layer, const TokenKept& a, const Vector& dy, Vector& dnormed);
+
+  const ModelConfig& model_;
+  std::size_t tokens_, h_, e_, heads_, groups_;
+  double share_;
+  const Tensors& weights_;
+  Tensors& gradients_;
+  std::vector<std::size_t> word_;
+  std::vector<std::vector<TokenKept>> kept_;
+  std::vector<Vector> last_;  // of each token after all layers
+  double margin_ = std::numeric_limits<double>::infinity();
+};
+
+// From x to `middle`, attention's output with x added.
+void SequencePass::Attention(int layer, std::vector<Vector>& x) {
+  std::vector<TokenKept>& of = kept_[std::size_t(layer)];
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    TokenKept& a = of[t];
+    a.x = a.normed = x[t];
+    Norm(W(layer, "attention_norm"), h_, a.normed, 0);
+    a.q = Times(W(layer, "q"), 0, heads_ * e_, a.normed, Optional(layer, "q_bias"));
+    a.k = Times(W(layer, "kv"), 0, groups_ * e_, a.normed, Optional(layer, "kv_bias"));
+    a.v = Times(W(layer, "kv"), groups_ * e_, groups_ * e_, a.normed, Optional(layer, "kv_bias"));
+    if (model_.qk_layernorm) {
+      a.q_input = a.q;
+      a.k_input = a.k;
+      for (std::size_t c = 0; c < a.q.size(); c += e_) Norm(W(layer, "q_norm"), e_, a.q, c);
+      for (std::size_t c = 0; c < a.k.size(); c += e_) Norm(W(layer, "k_norm"), e_, a.k, c);
+    }
+    if (rotary()) {
+      Rotate(a.q, e_, t, 1);
+      Rotate(a.k, e_, t, 1);
+    }
+  }
+  const auto window = std::size_t(model_.layer(layer).sliding_window);
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    TokenKept& a = of[t];
+    a.window_start = window > 0 && t + 1 > window ? t + 1 - window : 0;
+    a.attended.assign(heads_ * e_, 0);
+    for (std::size_t head = 0; head < heads_; ++head) {
+      const std::size_t group = head / (heads_ / groups_);
+      Vector& softmax = a.softmax.emplace_back();
+      double sum = 0;
+      for (std::size_t u = a.window_start; u <= t; ++u) {
+        double score = 0;
+        for (std::size_t c = 0; c < e_; ++c) score += a.q[head * e_ + c] * of[u].k[group * e_ + c];
+        sum += softmax.emplace_back(std::exp(score / std::sqrt(double(e_))));
+      }
+      for (std::size_t u = a.window_start; u <= t; ++u) {
+        double& weight = softmax[u - a.window_start];
+        weight /= sum;
+        for (std::size_t c = 0; c < e_; ++c) {
+          a.attended[head * e_ + c] += weight * of[u].v[group * e_ + c];
+        }
+      }
+    }
+    a.middle = Times(W(layer, "attention_output"), 0, h_, a.attended,
+                     Optional(layer, "attention_output_bias"));
+    for (std::size_t c = 0; c < h_; ++c) a.middle[c] += a.x[c];
   }
 }
 
-void Rotate(Vector& x, std::size_t size, std::size_t position, double direction) {
-  for (std::size_t head = 0; head < x.size(); head += size) {
-    for (std::size_t i = 0; i < size / 2; ++i) {
-      const double angle =
-          direction * double(position) / std::pow(kRotaryBase, double(2 * i) / double(size));
-      const double a = x[head + i], b = x[head + i + size / 2];
-      x[head + i] = a * std::cos(angle) - b * std::sin(angle);
-      x[head + i + size / 2] = b * std::cos(angle) + a * std::sin(angle);
+// Adds to y what the routed experts make of a token.
+void SequencePass::Experts(int layer, TokenKept& a, Vector& y) {
+  const MixtureOfExperts& moe = model_.moe;
+  a.routed = Route(Times(W(layer, "router"), 0, std::size_t(moe.num_experts), a.normed2,
+                         Optional(layer, "router_bias")),
+                   std::size_t(moe.topk), moe.normalize_topk);
+  margin_ = std::min(margin_, a.routed.margin);
+  for (std::size_t i = 0; i < a.routed.experts.size(); ++i) {
+    a.experts.push_back(MlpForward(ExpertOf(layer, a.routed.experts[i]), a.normed2));
+    for (std::size_t c = 0; c < h_; ++c) y[c] += a.routed.weights[i] * a.experts[i].output[c];
+  }
+}
+
+void SequencePass::ExpertsBackward(int layer, const TokenKept& a, const Vector& dy,
+                                   Vector& dnormed) {
+  const MlpGradients gradients{.fc1 = &G(layer, "expert_fc1"),
+                               .fc1_bias = OptionalGradient(layer, "expert_fc1_bias"),
+                               .fc2 = &G(layer, "expert_fc2"),
+                               .fc2_bias = OptionalGradient(layer, "expert_fc2_bias")};
+  Vector dweights;
+  for (std::size_t i = 0; i < a.routed.experts.size(); ++i) {
+    Vector doutput = dy;
+    double dweight = 0;
+    for (std::size_t c = 0; c < h_; ++c) {
+      dweight += dy[c] * a.experts[i].output[c];
+      doutput[c] *= a.routed.weights[i];
+    }
+    dweights.push_back(dweight);
+    MlpBackward(ExpertOf(layer, a.routed.experts[i]), gradients, a.normed2, a.experts[i], doutput,
+                dnormed);
+  }
+  TimesBackward(W(layer, "router"), 0, a.normed2,
+                RouteBackward(a.routed, dweights, model_.moe.normalize_topk), dnormed,
+                G(layer, "router"), OptionalGradient(layer, "router_bias"));
+}
+
+double SequencePass::Forward() {
+  std::vector<Vector> x(tokens_);
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    const double* row = W(-1, "token_embedding").data() + word_[t] * h_;
+    x[t].assign(row, row + h_);
+    const Vector* const positions = Optional(-1, "position_embedding");
+    for (std::size_t c = 0; positions != nullptr && c < h_; ++c)
+      x[t][c] += (*positions)[t * h_ + c];
+  }
+  for (int layer = 0; layer < model_.num_layers; ++layer) {
+    Attention(layer, x);
+    for (std::size_t t = 0; t < tokens_; ++t) {
+      TokenKept& a = kept_[std::size_t(layer)][t];
+      a.normed2 = a.middle;
+      Norm(W(layer, "mlp_norm"), h_, a.normed2, 0);
+      x[t] = a.middle;
+      if (has_common(layer)) {
+        a.mlp = MlpForward(CommonOf(layer), a.normed2);
+        for (std::size_t c = 0; c < h_; ++c) x[t][c] += a.mlp.output[c];
+      }
+      if (model_.layer(layer).moe) Experts(layer, a, x[t]);
+    }
+  }
+  last_ = std::move(x);
+  double loss = 0;
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    Vector normed = last_[t];
+    Norm(W(model_.num_layers, "final_norm"), h_, normed, 0);
+    const Vector logits =
+        Times(weights_.at(HeadName()), 0, std::size_t(model_.vocab_size), normed, nullptr);
+    double sum = 0;
+    for (double logit : logits) sum += std::exp(logit);
+    loss += share_ * (std::log(sum) - logits[word_[t + 1]]);
+  }
+  return loss;
+}
+
+void SequencePass::AttentionBackward(int layer, std::vector<Vector>& dx) {
+  const std::vector<TokenKept>& of = kept_[std::size_t(layer)];
+  std::vector<Vector> dq(tokens_, Vector(heads_ * e_, 0));
+  std::vector<Vector> dk(tokens_, Vector(groups_ * e_, 0)), dv = dk;
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    const TokenKept& a = of[t];
+    Vector dattended(heads_ * e_, 0);
+    TimesBackward(W(layer, "attention_output"), 0, a.attended, dx[t], dattended,
+                  G(layer, "attention_output"), OptionalGradient(layer, "attention_output_bias"));
+    for (std::size_t head = 0; head < heads_; ++head) {
+      const std::size_t group = head / (heads_ / groups_), start = a.window_start;
+      const Vector& softmax = a.softmax[head];
+      Vector dsoftmax(softmax.size(), 0);
+      double mean = 0;
+      for (std::size_t u = start; u <= t; ++u) {
+        for (std::size_t c = 0; c < e_; ++c) {
+          dsoftmax[u - start] += dattended[head * e_ + c] * of[u].v[group * e_ + c];
+          dv[u][group * e_ + c] += softmax[u - start] * dattended[head * e_ + c];
+        }
+        mean += softmax[u - start] * dsoftmax[u - start];
+      }
+      for (std::size_t u = start; u <= t; ++u) {
+        const double dscore =
+            softmax[u - start] * (dsoftmax[u - start] - mean) / std::sqrt(double(e_));
+        for (std::size_t c = 0; c < e_; ++c) {
+          dq[t][head * e_ + c] += dscore * of[u].k[group * e_ + c];
+          dk[u][group * e_ + c] += dscore * a.q[head * e_ + c];
+        }
+      }
+    }
+  }
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    const TokenKept& a = of[t];
+    if (rotary()) {
+      Rotate(dq[t], e_, t, -1);
+      Rotate(dk[t], e_, t, -1);
+    }
+    if (model_.qk_layernorm) {
+      for (std::size_t c = 0; c < dq[t].size(); c += e_) {
+        NormBackward(W(layer, "q_norm"), e_, a.q_input, c, dq[t], G(layer, "q_norm"));
+      }
+      for (std::size_t c = 0; c < dk[t].size(); c += e_) {
+        NormBackward(W(layer, "k_norm"), e_, a.k_input, c, dk[t], G(layer, "k_norm"));
+      }
+    }
+    Vector dkv = dk[t], dnormed(h_, 0);
+    dkv.insert(dkv.end(), dv[t].begin(), dv[t].end());
+    TimesBackward(W(layer, "q"), 0, a.normed, dq[t], dnormed, G(layer, "q"),
+                  OptionalGradient(layer, "q_bias"));
+    TimesBackward(W(layer, "kv"), 0, a.normed, dkv, dnormed, G(layer, "kv"),
+                  OptionalGradient(layer, "kv_bias"));
+    NormBackward(W(layer, "attention_norm"), h_, a.x, 0, dnormed, G(layer, "attention_norm"));
+    for (std::size_t c = 0; c < h_; ++c) dx[t][c] += dnormed[c];
+  }
+}
+
+void SequencePass::Backward() {
+  std::vector<Vector> dx(tokens_, Vector(h_, 0));
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    Vector normed = last_[t];
+    Norm(W(model_.num_layers, "final_norm"), h_, normed, 0);
+    Vector p = Times(weights_.at(HeadName()), 0, std::size_t(model_.vocab_size), normed, nullptr);
+    double sum = 0;
+    for (double logit : p) sum += std::exp(logit);
+    for (double& logit : p) logit = share_ * std::exp(logit) / sum;
+    p[word_[t + 1]] -= share_;
+    TimesBackward(weights_.at(HeadName()), 0, normed, p, dx[t], gradients_.at(HeadName()), nullptr);
+    NormBackward(W(model_.num_layers, "final_norm"), h_, last_[t], 0, dx[t],
+                 G(model_.num_layers, "final_norm"));
+  }
+  for (int layer = model_.num_layers - 1; layer >= 0; --layer) {
+    for (std::size_t t = 0; t < tokens_; ++t) {
+      const TokenKept& a = kept_[std::size_t(layer)][t];
+      Vector dnormed(h_, 0);
+      if (has_common(layer)) {
+        MlpBackward(CommonOf(layer), CommonGradients(layer), a.normed2, a.mlp, dx[t], dnormed);
+      }
+      if (model_.layer(layer).moe) ExpertsBackward(layer, a, dx[t], dnormed);
+      // The residual's gradient stays in dx; the norm's is added to it.
+      NormBackward(W(layer, "mlp_norm"), h_, a.middle, 0, dnormed, G(layer, "mlp_norm"));
+      for (std::size_t c = 0; c < h_; ++c) dx[t][c] += dnormed[c];
+    }
+    AttentionBackward(layer, dx);
+  }
+  Vector &dwords = G(-1, "token_embedding"), *const dpositions =
+                                                 OptionalGradient(-1, "position_embedding");
+  for (std::size_t t = 0; t < tokens_; ++t) {
+    for (std::size_t c = 0; c < h_; ++c) {
+      dwords[word_[t] * h_ + c] += dx[t][c];
+      if (dpositions != nullptr) (*dpositions)[t * h_ + c] += dx[t][c];
     }
   }
 }
@@ -130,170 +373,10 @@ double Reference::ComputeGradients(int step) {
 }
 
 double Reference::Sequence(int step, std::int64_t sequence, bool backward) {
-  const ModelConfig& m = workload_.model;
-  const auto tokens = std::size_t(workload_.training.seq_length);
-  const auto h = std::size_t(m.hidden_size), e = std::size_t(m.kv_channels);
-  const auto heads = std::size_t(m.num_attention_heads), groups = std::size_t(m.num_query_groups);
-  const auto ffn = std::size_t(m.ffn_hidden_size);
-  const bool rotary = m.position_embedding == PositionEmbedding::kRope;
-  const auto w = [&](int layer, std::string_view weight) -> const Vector& {
-    return weights_.at({layer, weight});
-  };
-  const auto g = [&](int layer, std::string_view weight) -> Vector& {
-    return gradients_.at({layer, weight});
-  };
-  const auto optional = [&](Tensors& of, int layer, std::string_view weight) -> Vector* {
-    const auto found = of.find({layer, weight});
-    return found == of.end() ? nullptr : &found->second;
-  };
-  std::vector<std::size_t> word;
-  for (std::size_t t = 0; t <= tokens; ++t) {
-    word.push_back(std::size_t(Token(workload_, step, sequence, std::int64_t(t))));
-  }
-
-  struct Token1 {  // of one token in one layer
-    Vector x, normed, q, k, v, attended, middle, normed2, fc1, inner;
-    std::vector<Vector> softmax;  // of each head, over the tokens up to this one
-  };
-  std::vector<std::vector<Token1>> kept(std::size_t(m.num_layers), std::vector<Token1>(tokens));
-  std::vector<Vector> x(tokens);
-  for (std::size_t t = 0; t < tokens; ++t) {
-    const double* row = w(-1, "token_embedding").data() + word[t] * h;
-    x[t].assign(row, row + h);
-  }
-  for (int layer = 0; layer < m.num_layers; ++layer) {
-    std::vector<Token1>& of = kept[std::size_t(layer)];
-    for (std::size_t t = 0; t < tokens; ++t) {
-      Token1& a = of[t];
-      a.x = x[t];
-      a.normed = Normed(a.x, w(layer, "attention_norm"));
-      a.q = Times(w(layer, "q"), a.normed.data(), h, optional(weights_, layer, "q_bias"));
-      const Vector kv =
-          Times(w(layer, "kv"), a.normed.data(), h, optional(weights_, layer, "kv_bias"));
-      a.k.assign(kv.begin(), kv.begin() + std::ptrdiff_t(groups * e));
-      a.v.assign(kv.begin() + std::ptrdiff_t(groups * e), kv.end());
-      if (rotary) {
-        Rotate(a.q, e, t, 1);
-        Rotate(a.k, e, t, 1);
-      }
-    }
-    for (std::size_t t = 0; t < tokens; ++t) {
-      Token1& a = of[t];
-      a.attended.assign(heads * e, 0);
-      for (std::size_t head = 0; head < heads; ++head) {
-        const std::size_t group = head / (heads / groups);
-        Vector& softmax = a.softmax.emplace_back(t + 1);
-        double sum = 0;
-        for (std::size_t u = 0; u <= t; ++u) {
-          double score = 0;
-          for (std::size_t c = 0; c < e; ++c) score += a.q[head * e + c] * of[u].k[group * e + c];
-          softmax[u] = std::exp(score / std::sqrt(double(e)));
-          sum += softmax[u];
-        }
-        for (std::size_t u = 0; u <= t; ++u) {
-          softmax[u] /= sum;
-          for (std::size_t c = 0; c < e; ++c) {
-            a.attended[head * e + c] += softmax[u] * of[u].v[group * e + c];
-          }
-        }
-      }
-      a.middle = Times(w(layer, "attention_output"), a.attended.data(), heads * e,
-                       optional(weights_, layer, "attention_output_bias"));
-      for (std::size_t c = 0; c < h; ++c) a.middle[c] += a.x[c];
-      a.normed2 = Normed(a.middle, w(layer, "mlp_norm"));
-      a.fc1 = Times(w(layer, "fc1"), a.normed2.data(), h, optional(weights_, layer, "fc1_bias"));
-      a.inner.resize(ffn);
-      for (std::size_t c = 0; c < ffn; ++c) {
-        a.inner[c] = Activated(m.activation, a.fc1[c]);
-        if (m.gated_linear_unit) a.inner[c] *= a.fc1[ffn + c];
-      }
-      x[t] = Times(w(layer, "fc2"), a.inner.data(), ffn, optional(weights_, layer, "fc2_bias"));
-      for (std::size_t c = 0; c < h; ++c) x[t][c] += a.middle[c];
-    }
-  }
-
-  const int head_layer = m.num_layers;
-  const double share = 1 / (double(tokens) * double(workload_.training.global_batch_size));
-  double loss = 0;
-  std::vector<Vector> dx(tokens, Vector(h, 0));
-  for (std::size_t t = 0; t < tokens; ++t) {
-    const Vector normed = Normed(x[t], w(head_layer, "final_norm"));
-    Vector p = Times(w(head_layer, "output_head"), normed.data(), h, nullptr);
-    double sum = 0;
-    for (double logit : p) sum += std::exp(logit);
-    loss += share * (std::log(sum) - p[word[t + 1]]);
-    if (!backward) continue;
-    for (double& logit : p) logit = share * std::exp(logit) / sum;
-    p[word[t + 1]] -= share;
-    Vector dnormed(h, 0);
-    TimesBackward(w(head_layer, "output_head"), normed.data(), h, p, dnormed.data(),
-                  g(head_layer, "output_head"), nullptr);
-    NormedBackward(x[t], w(head_layer, "final_norm"), dnormed, dx[t], g(head_layer, "final_norm"));
-  }
-  if (!backward) return loss;
-
-  for (int layer = m.num_layers - 1; layer >= 0; --layer) {
-    const std::vector<Token1>& of = kept[std::size_t(layer)];
-    std::vector<Vector> dq(tokens, Vector(heads * e, 0));
-    std::vector<Vector> dk(tokens, Vector(groups * e, 0)), dv = dk;
-    for (std::size_t t = 0; t < tokens; ++t) {
-      const Token1& a = of[t];
-      Vector dinner(ffn, 0), dfc1(a.fc1.size(), 0), dnormed2(h, 0);
-      TimesBackward(w(layer, "fc2"), a.inner.data(), ffn, dx[t], dinner.data(), g(layer, "fc2"),
-                    optional(gradients_, layer, "fc2_bias"));
-      for (std::size_t c = 0; c < ffn; ++c) {
-        const double up = m.gated_linear_unit ? a.fc1[ffn + c] : 1;
-        dfc1[c] = dinner[c] * up * ActivatedSlope(m.activation, a.fc1[c]);
-        if (m.gated_linear_unit) dfc1[ffn + c] = dinner[c] * Activated(m.activation, a.fc1[c]);
-      }
-      TimesBackward(w(layer, "fc1"), a.normed2.data(), h, dfc1, dnormed2.data(), g(layer, "fc1"),
-                    optional(gradients_, layer, "fc1_bias"));
-      // The residual's gradient stays in dx; the norm's is added to it.
-      NormedBackward(a.middle, w(layer, "mlp_norm"), dnormed2, dx[t], g(layer, "mlp_norm"));
-      Vector dattended(heads * e, 0);
-      TimesBackward(w(layer, "attention_output"), a.attended.data(), heads * e, dx[t],
-                    dattended.data(), g(layer, "attention_output"),
-                    optional(gradients_, layer, "attention_output_bias"));
-      for (std::size_t head = 0; head < heads; ++head) {
-        const std::size_t group = head / (heads / groups);
-        const Vector& softmax = a.softmax[head];
-        Vector dsoftmax(t + 1, 0);
-        double mean = 0;
-        for (std::size_t u = 0; u <= t; ++u) {
-          for (std::size_t c = 0; c < e; ++c) {
-            dsoftmax[u] += dattended[head * e + c] * of[u].v[group * e + c];
-            dv[u][group * e + c] += softmax[u] * dattended[head * e + c];
-          }
-          mean += softmax[u] * dsoftmax[u];
-        }
-        for (std::size_t u = 0; u <= t; ++u) {
-          const double dscore = softmax[u] * (dsoftmax[u] - mean) / std::sqrt(double(e));
-          for (std::size_t c = 0; c < e; ++c) {
-            dq[t][head * e + c] += dscore * of[u].k[group * e + c];
-            dk[u][group * e + c] += dscore * a.q[head * e + c];
-          }
-        }
-      }
-    }
-    for (std::size_t t = 0; t < tokens; ++t) {
-      const Token1& a = of[t];
-      if (rotary) {
-        Rotate(dq[t], e, t, -1);
-        Rotate(dk[t], e, t, -1);
-      }
-      Vector dkv = dk[t], dnormed(h, 0);
-      dkv.insert(dkv.end(), dv[t].begin(), dv[t].end());
-      TimesBackward(w(layer, "q"), a.normed.data(), h, dq[t], dnormed.data(), g(layer, "q"),
-                    optional(gradients_, layer, "q_bias"));
-      TimesBackward(w(layer, "kv"), a.normed.data(), h, dkv, dnormed.data(), g(layer, "kv"),
-                    optional(gradients_, layer, "kv_bias"));
-      NormedBackward(a.x, w(layer, "attention_norm"), dnormed, dx[t], g(layer, "attention_norm"));
-    }
-  }
-  for (std::size_t t = 0; t < tokens; ++t) {
-    double* row = g(-1, "token_embedding").data() + word[t] * h;
-    for (std::size_t c = 0; c < h; ++c) row[c] += dx[t][c];
-  }
+  SequencePass pass(workload_, weights_, gradients_, step, sequence);
+  const double loss = pass.Forward();
+  if (backward) pass.Backward();
+  routing_margin_ = std::min(routing_margin_, pass.margin());
   return loss;
 }
 

@@ -7,6 +7,8 @@
 // of the Workload.  tests/runtime/reference_test.cc checks its gradients by finite differences.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -29,6 +31,9 @@ class Reference {
   const Tensors& weights() const { return weights_; }
   const Tensors& gradients() const { return gradients_; }
   std::vector<double>& weight(const TensorName& name) { return weights_.at(name); }
+  // The least, of all tokens and layers so far, by which the last chosen expert's logit is above
+  // the next one's.  Where rounding is of that size, an execution may choose another.
+  double routing_margin() const { return routing_margin_; }
 
  private:
   double Sequence(int step, std::int64_t sequence, bool backward);
@@ -36,6 +41,7 @@ class Reference {
   const Workload& workload_;
   Tensors weights_, gradients_, moment1_, moment2_;
   int updates_ = 0;
+  double routing_margin_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace millwright

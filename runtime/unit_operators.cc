@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -17,12 +18,27 @@ constexpr double kLossWidth = 4;        //   and of a number of the cross-entrop
 bool IsMatrixProduct(OperatorCode code) {
   return code == OperatorCode::kQkv || code == OperatorCode::kAttentionOutput ||
          code == OperatorCode::kFc1 || code == OperatorCode::kFc2 ||
-         code == OperatorCode::kOutputHead;
+         code == OperatorCode::kRouter || code == OperatorCode::kExpertFc1 ||
+         code == OperatorCode::kExpertFc2 || code == OperatorCode::kOutputHead;
 }
 
 // Which norm's output is gathered, or is the input of the GEMM.
 std::size_t NormBefore(const Operator& op) {
-  return op.name.starts_with("mlp") || op.name.starts_with("fc1") ? 1 : 0;
+  const bool mlp = op.name.starts_with("mlp") || op.name.starts_with("fc1") ||
+                   op.name.starts_with("shared expert");
+  return mlp ? 1 : 0;
+}
+
+// The MLP of every token: in a MoE layer that of the shared experts.
+struct MlpNames {
+  std::string_view fc1 = "fc1", fc1_bias = "fc1_bias", fc2 = "fc2", fc2_bias = "fc2_bias";
+};
+MlpNames MlpOf(const Unit& unit) {
+  if (!unit.is_moe()) return {};
+  return {.fc1 = "shared_fc1",
+          .fc1_bias = "shared_fc1_bias",
+          .fc2 = "shared_fc2",
+          .fc2_bias = "shared_fc2_bias"};
 }
 
 }  // namespace
@@ -31,7 +47,8 @@ UnitOperators::UnitOperators(const Workload& workload, const RankGroups& groups,
     : workload_(workload),
       groups_(groups),
       backend_(backend),
-      attention_(workload, groups, backend) {
+      attention_(workload, groups, backend),
+      experts_(workload, groups, backend) {
   const PipelineSchedule& schedule = workload.schedule;
   const auto& order = schedule.orders[std::size_t(groups.place.pipeline)];
   const auto heads = std::count_if(order.begin(), order.end(), [&](const Pass& pass) {
@@ -43,6 +60,7 @@ UnitOperators::UnitOperators(const Workload& workload, const RankGroups& groups,
 void UnitOperators::StartStep(int step) {
   step_ = step;
   counted_ = 0;
+  routed_.clear();
 }
 
 double UnitOperators::Loss() const {
@@ -74,6 +92,17 @@ Tensor UnitOperators::Ids(const Pass& pass, int ahead, std::int64_t first, std::
   return tensor;
 }
 
+// Of all rows of a micro-batch.
+Tensor UnitOperators::RowPositions() {
+  std::vector<std::int32_t> ids;
+  for (int s = 0; s < workload_.parallel.micro_batch_size; ++s) {
+    ids.insert(ids.end(), attention_.positions().begin(), attention_.positions().end());
+  }
+  Tensor tensor(backend_, 1, std::int64_t(ids.size()), Element::kIndex);
+  backend_.Upload(std::span<const std::int32_t>(ids), tensor);
+  return tensor;
+}
+
 // --- Forward
 
 Tensor UnitOperators::Linear(const Unit& unit, std::string_view weight, std::string_view bias,
@@ -92,9 +121,61 @@ void UnitOperators::AddBias(ConstView bias, View x) {
 void UnitOperators::Norm(const Unit& unit, std::string_view gain, ConstView x, std::size_t which,
                          Saved& saved) {
   saved.normed[which] = Tensor(backend_, x.rows, x.cols);
-  saved.rstd[which] = Tensor(backend_, x.rows, 1, Element::kSum);
-  backend_.Run(compute::RmsNorm{
-      .x = x, .gain = unit.weight(gain), .y = saved.normed[which], .rstd = saved.rstd[which]});
+  Normalize(unit.weight(gain), x, saved.normed[which], saved.statistics[which]);
+}
+
+void UnitOperators::Normalize(ConstView weights, ConstView x, View y, Tensor& statistics) {
+  switch (workload_.model.normalization) {
+    case Normalization::kRmsNorm:
+      statistics = Tensor(backend_, 1, x.rows, Element::kSum);
+      backend_.Run(compute::RmsNorm{.x = x, .gain = weights, .y = y, .rstd = statistics});
+      return;
+    case Normalization::kLayerNorm:
+      statistics = Tensor(backend_, 2, x.rows, Element::kSum);
+      backend_.Run(compute::LayerNorm{.x = x,
+                                      .gain = weights.Rows(0, 1),
+                                      .bias = weights.Rows(1, 1),
+                                      .y = y,
+                                      .mean = statistics.view().Rows(0, 1),
+                                      .rstd = statistics.view().Rows(1, 1)});
+      return;
+  }
+}
+
+// Of every head by itself, all with the same weights.
+void UnitOperators::HeadNorm(const Unit& unit, std::string_view weights, Tensor& heads,
+                             Tensor& input, Tensor& statistics) {
+  const std::int64_t e = workload_.model.kv_channels;
+  input = std::exchange(heads, Tensor(backend_, heads.rows(), heads.cols()));
+  const std::int64_t rows = input.size() / e;
+  Normalize(unit.weight(weights), input.view().Shaped(rows, e), heads.view().Shaped(rows, e),
+            statistics);
+}
+
+Tensor UnitOperators::Activated(ConstView x) {
+  const ModelConfig& model = workload_.model;
+  Tensor y(backend_, x.rows, x.cols / (model.gated_linear_unit ? 2 : 1));
+  backend_.Run(compute::Activate{
+      .x = x, .y = y, .activation = model.activation, .gated = model.gated_linear_unit});
+  return y;
+}
+
+Tensor UnitOperators::ActivationBackward(ConstView dy, ConstView x) {
+  const ModelConfig& model = workload_.model;
+  Tensor dx(backend_, x.rows, x.cols);
+  backend_.Run(compute::ActivationGradient{.dy = dy,
+                                           .x = x,
+                                           .dx = dx,
+                                           .activation = model.activation,
+                                           .gated = model.gated_linear_unit});
+  return dx;
+}
+
+// What this rank sends its tokens' copies in, or gets them back in, is the payload of balanced
+// routing.
+void UnitOperators::CheckRouted(const Operator& op, std::int64_t elements) const {
+  const double payload = op.payload.value / workload_.training.moe_imbalance;
+  MILLWRIGHT_CHECK(std::abs(double(elements) * kActivationWidth - payload) <= 1e-9 * payload);
 }
 
 void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pass, Saved& saved,
@@ -111,6 +192,13 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       const Tensor ids = Ids(pass, 0, table.first_row, table.rows);
       flow = Tensor(backend_, ids.size(), model.hidden_size);
       backend_.Run(compute::Embed{.table = unit.weight("token_embedding"), .ids = ids, .y = flow});
+      // The sum over tensor ranks must have them once.
+      if (unit.has("position_embedding") && groups_.place.tensor == 0) {
+        Tensor positions(backend_, flow.rows(), flow.cols());
+        backend_.Run(compute::Embed{
+            .table = unit.weight("position_embedding"), .ids = RowPositions(), .y = positions});
+        backend_.Run(compute::Add{.from = positions, .to = flow});
+      }
       return;
     }
     case OperatorCode::kInputNorm:
@@ -148,6 +236,10 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       flow = {};
       return;
     }
+    case OperatorCode::kQkNorm:
+      HeadNorm(unit, "q_norm", saved.q, saved.q_input, saved.q_statistics);
+      HeadNorm(unit, "k_norm", saved.k, saved.k_input, saved.k_statistics);
+      return;
     case OperatorCode::kRope:
       for (Tensor* rows : {&saved.q, &saved.k}) {
         backend_.Run(compute::Rope{.x = *rows,
@@ -188,26 +280,62 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       saved.middle = std::move(flow);
       return;
     case OperatorCode::kFc1:
-      saved.fc1 = Linear(unit, "fc1", "fc1_bias", normed(1));
+      saved.fc1 = Linear(unit, MlpOf(unit).fc1, MlpOf(unit).fc1_bias, normed(1));
       flow = {};
       return;
     case OperatorCode::kActivation:
-      saved.fc2_input =
-          Tensor(backend_, saved.fc1.rows(), saved.fc1.cols() / (model.gated_linear_unit ? 2 : 1));
-      backend_.Run(compute::Activate{.x = saved.fc1,
-                                     .y = saved.fc2_input,
-                                     .activation = model.activation,
-                                     .gated = model.gated_linear_unit});
+      saved.fc2_input = Activated(saved.fc1);
       return;
     case OperatorCode::kFc2:
-      flow = Linear(unit, "fc2", "", saved.fc2_input);
+      flow = Linear(unit, MlpOf(unit).fc2, "", saved.fc2_input);
       return;
+    case OperatorCode::kRouter:
+      experts_.Route(unit, saved.normed[1], saved.experts);
+      return;
+    case OperatorCode::kPermute:
+      saved.experts.shared = std::move(flow);
+      flow = experts_.Permute(saved.normed[1], saved.experts);
+      routed_.push_back(experts_.Count(saved.experts));
+      routed_.back().layer = unit.layer;
+      routed_.back().micro_batch = pass.micro_batch;
+      routed_.back().again = pass.kind != PassKind::kForward;
+      return;
+    case OperatorCode::kDispatch:
+      CheckRouted(op, flow.size());
+      flow = experts_.Dispatch(op.name, flow, saved.experts);
+      return;
+    case OperatorCode::kExpertGather:
+      flow = experts_.Gather(op.name, flow, saved.experts);
+      return;
+    case OperatorCode::kExpertFc1:
+      experts_.Fc1(unit, std::move(flow), saved.experts);
+      flow = {};
+      return;
+    case OperatorCode::kExpertActivation:
+      saved.experts.fc2_input = Activated(saved.experts.fc1);
+      return;
+    case OperatorCode::kExpertFc2:
+      flow = experts_.Fc2(unit, saved.experts);
+      return;
+    case OperatorCode::kExpertScatter:
+      flow = experts_.Scatter(op.name, std::move(flow), saved.experts);
+      return;
+    case OperatorCode::kCombine:
+      flow = experts_.Combine(op.name, flow, saved.experts);
+      CheckRouted(op, flow.size());
+      return;
+    case OperatorCode::kUnpermute: {
+      flow = experts_.Unpermute(std::move(flow), saved.experts);
+      const Tensor shared = std::move(saved.experts.shared);
+      if (!shared.empty()) backend_.Run(compute::Add{.from = shared, .to = flow});
+      return;
+    }
     case OperatorCode::kMlpResidual:
-      AddBias(unit.weight("fc2_bias"), flow);
+      AddBias(unit.weight(MlpOf(unit).fc2_bias), flow);
       backend_.Run(compute::Add{.from = saved.middle, .to = flow});
       return;
     case OperatorCode::kOutputHead:
-      saved.logits = Linear(unit, "output_head", "", normed(0));
+      saved.logits = Linear(unit, HeadTable(), "", normed(0));
       flow = {};
       return;
     case OperatorCode::kCrossEntropy:
@@ -226,7 +354,8 @@ void UnitOperators::Recompute(const Unit& unit, std::size_t index, PassState& st
   // What the operators that are computed again begin with; the others go on from there.
   const OperatorCode code = unit.codes[index];
   if (code == OperatorCode::kInputNorm) state.again = std::move(saved.input);
-  if (code == OperatorCode::kGather || (code == OperatorCode::kFc1 && groups_.tensor.ranks == 1)) {
+  if (code == OperatorCode::kGather || code == OperatorCode::kRouter ||
+      (code == OperatorCode::kFc1 && groups_.tensor.ranks == 1)) {
     state.again = {};
   }
   Forward(unit, index, state.pass, saved, state.again);
@@ -243,10 +372,12 @@ void UnitOperators::Drop(const Unit& unit, Saved& saved) const {
     saved.log_sum = {};
     if (attention_.ulysses()) saved.attended = {};  // or the input of attention's output
   }
-  if (drops(RecomputeModule::kMlp)) {
+  if (drops(unit.is_moe() ? RecomputeModule::kMoe : RecomputeModule::kMlp)) {
     saved.fc1 = {};
     saved.fc2_input = {};
+    saved.experts = {};
   }
+  if (drops(RecomputeModule::kMoeAct)) saved.experts.fc2_input = {};
   if (drops(RecomputeModule::kLayerNorm)) saved.normed = {};
 }
 
@@ -272,19 +403,23 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
           compute::EmbeddingGradient{.dy = flow,
                                      .ids = Ids(state.pass, 0, table.first_row, table.rows),
                                      .dtable = unit.gradient("token_embedding")});
+      if (unit.has("position_embedding")) {
+        backend_.Run(compute::EmbeddingGradient{
+            .dy = flow, .ids = RowPositions(), .dtable = unit.gradient("position_embedding")});
+      }
       return;
     }
     case OperatorCode::kInputNorm:
-      NormBackward(unit, "attention_norm", saved.input, 0, saved, flow, state.residual);
+      NormBackward(unit, "attention_norm", saved.input, saved.statistics[0], flow, state.residual);
       flow = std::move(state.residual);
       return;
     case OperatorCode::kPreMlpNorm:
-      NormBackward(unit, "mlp_norm", saved.middle, 1, saved, flow, state.residual);
+      NormBackward(unit, "mlp_norm", saved.middle, saved.statistics[1], flow, state.residual);
       flow = std::move(state.residual);
       return;
     case OperatorCode::kFinalNorm: {
       Tensor dx = Tensor::Zeros(backend_, saved.input.rows(), saved.input.cols());
-      NormBackward(unit, "final_norm", saved.input, 0, saved, flow, dx);
+      NormBackward(unit, "final_norm", saved.input, saved.statistics[0], flow, dx);
       flow = std::move(dx);
       return;
     }
@@ -303,6 +438,10 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       return;
     case OperatorCode::kQkv:
       QkvBackward(unit, gathered(0), part, saved, flow);
+      return;
+    case OperatorCode::kQkNorm:
+      HeadNormBackward(unit, "q_norm", saved.q_input, saved.q_statistics, saved.dq);
+      HeadNormBackward(unit, "k_norm", saved.k_input, saved.k_statistics, saved.dk);
       return;
     case OperatorCode::kRope:
       for (Tensor* rows : {&saved.dq, &saved.dk}) {
@@ -341,28 +480,64 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       state.residual = Tensor::CopyOf(backend_, flow);
       return;
     case OperatorCode::kFc1:
-      LinearBackward(unit, "fc1", gathered(1), saved.dfc1, part, flow);
-      if (weight) BiasBackward(unit, "fc1_bias", saved.dfc1);
+      LinearBackward(unit, MlpOf(unit).fc1, gathered(1), saved.dfc1, part, flow);
+      if (weight) BiasBackward(unit, MlpOf(unit).fc1_bias, saved.dfc1);
       return;
-    case OperatorCode::kActivation: {
-      Tensor dx(backend_, saved.fc1.rows(), saved.fc1.cols());
-      backend_.Run(compute::ActivationGradient{.dy = flow,
-                                               .x = saved.fc1,
-                                               .dx = dx,
-                                               .activation = model.activation,
-                                               .gated = model.gated_linear_unit});
-      flow = std::move(dx);
+    case OperatorCode::kActivation:
+      flow = ActivationBackward(flow, saved.fc1);
       return;
-    }
     case OperatorCode::kFc2:
-      LinearBackward(unit, "fc2", saved.fc2_input, saved.dfc2, part, flow);
+      LinearBackward(unit, MlpOf(unit).fc2, saved.fc2_input, saved.dfc2, part, flow);
+      return;
+    case OperatorCode::kRouter:
+      if (input) {
+        if (!state.routed.empty()) backend_.Run(compute::Add{.from = state.routed, .to = flow});
+        state.routed = {};
+        experts_.RouteBackward(unit, saved.experts, flow);
+      }
+      if (weight) experts_.RouterGradient(unit, saved.normed[1], saved.experts);
+      return;
+    case OperatorCode::kPermute:
+      flow = experts_.PermuteBackward(flow, saved.experts);
+      if (!saved.experts.dshared.empty()) {
+        state.routed = std::exchange(flow, std::move(saved.experts.dshared));
+      }
+      return;
+    case OperatorCode::kDispatch:
+      flow = experts_.Combine(op.name, flow, saved.experts);
+      CheckRouted(op, flow.size());
+      return;
+    case OperatorCode::kExpertGather:
+      flow = experts_.Scatter(op.name, std::move(flow), saved.experts);
+      return;
+    case OperatorCode::kExpertFc1:
+      if (input) flow = experts_.Fc1Backward(unit, std::move(flow), saved.experts);
+      if (weight) experts_.Fc1Weights(unit, saved.experts);
+      return;
+    case OperatorCode::kExpertActivation:
+      flow = ActivationBackward(flow, saved.experts.fc1);
+      return;
+    case OperatorCode::kExpertFc2:
+      if (input) flow = experts_.Fc2Backward(unit, std::move(flow), saved.experts);
+      if (weight) experts_.Fc2Weights(unit, saved.experts);
+      return;
+    case OperatorCode::kExpertScatter:
+      flow = experts_.Gather(op.name, flow, saved.experts);
+      return;
+    case OperatorCode::kCombine:
+      CheckRouted(op, flow.size());
+      flow = experts_.Dispatch(op.name, flow, saved.experts);
+      return;
+    case OperatorCode::kUnpermute:
+      if (unit.has(MlpOf(unit).fc1)) saved.experts.dshared = Tensor::CopyOf(backend_, flow);
+      flow = experts_.UnpermuteBackward(flow, saved.experts);
       return;
     case OperatorCode::kMlpResidual:
-      BiasBackward(unit, "fc2_bias", flow);
+      BiasBackward(unit, MlpOf(unit).fc2_bias, flow);
       state.residual = Tensor::CopyOf(backend_, flow);
       return;
     case OperatorCode::kOutputHead:
-      LinearBackward(unit, "output_head", gathered(0), saved.dlogits, part, flow);
+      LinearBackward(unit, HeadTable(), gathered(0), saved.dlogits, part, flow);
       return;
     case OperatorCode::kCrossEntropy:
       flow = Tensor(backend_, saved.logits.rows(), saved.logits.cols());
@@ -421,14 +596,35 @@ void UnitOperators::QkvBackward(Unit& unit, ConstView x, BackwardPart part, Save
   }
 }
 
-void UnitOperators::NormBackward(Unit& unit, std::string_view gain, ConstView x, std::size_t which,
-                                 const Saved& saved, ConstView dy, View dx) {
-  backend_.Run(compute::RmsNormGradient{.dy = dy,
-                                        .x = x,
-                                        .gain = unit.weight(gain),
-                                        .rstd = saved.rstd[which],
-                                        .dx = dx,
-                                        .dgain = unit.gradient(gain)});
+void UnitOperators::NormBackward(Unit& unit, std::string_view weights, ConstView x,
+                                 ConstView statistics, ConstView dy, View dx) {
+  const ConstView w = unit.weight(weights);
+  const View dw = unit.gradient(weights);
+  switch (workload_.model.normalization) {
+    case Normalization::kRmsNorm:
+      backend_.Run(compute::RmsNormGradient{
+          .dy = dy, .x = x, .gain = w, .rstd = statistics, .dx = dx, .dgain = dw});
+      return;
+    case Normalization::kLayerNorm:
+      backend_.Run(compute::LayerNormGradient{.dy = dy,
+                                              .x = x,
+                                              .gain = w.Rows(0, 1),
+                                              .mean = statistics.Rows(0, 1),
+                                              .rstd = statistics.Rows(1, 1),
+                                              .dx = dx,
+                                              .dgain = dw.Rows(0, 1),
+                                              .dbias = dw.Rows(1, 1)});
+      return;
+  }
+}
+
+void UnitOperators::HeadNormBackward(Unit& unit, std::string_view weights, ConstView input,
+                                     ConstView statistics, Tensor& gradient) {
+  const std::int64_t e = workload_.model.kv_channels, rows = input.size() / e;
+  Tensor dx = Tensor::Zeros(backend_, input.rows, input.cols);
+  NormBackward(unit, weights, input.Shaped(rows, e), statistics, gradient.view().Shaped(rows, e),
+               dx.view().Shaped(rows, e));
+  gradient = std::move(dx);
 }
 
 void UnitOperators::BiasBackward(Unit& unit, std::string_view bias, ConstView dy) {

@@ -2,7 +2,8 @@
 //
 // What one operator of a pass does on this rank: forward, again where it is recomputed, and
 // backward, as backend operations and the tensor ranks' collectives.  The embedding and the loss
-// are here too.  A payload that is not the operator list's is our bug and ends the run.
+// are here too; attention is in runtime/context_attention, routed experts in runtime/expert_layer.
+// A payload that is not the operator list's is our bug and ends the run.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "runtime/backend.h"
 #include "runtime/context_attention.h"
+#include "runtime/expert_layer.h"
 #include "runtime/unit.h"
 
 namespace millwright {
@@ -22,6 +24,7 @@ struct PassState {
   // operator works on what the last has saved.
   Tensor flow;
   Tensor residual;    // the gradient beside it
+  Tensor routed;      // that of the routed experts, while the shared ones' comes together
   Tensor again;       // activations that are computed again
   Tensor regathered;  // input of a GEMM, for its weight gradient
 };
@@ -42,6 +45,9 @@ class UnitOperators {
     return std::int64_t(attention_.positions().size()) * workload_.parallel.micro_batch_size;
   }
 
+  // Of every MoE layer and micro-batch of the step, in order.
+  const std::vector<RoutedRows>& routed() const { return routed_; }
+
   void Forward(const Unit& unit, std::size_t op, PassState& state, Saved& saved) {
     Forward(unit, op, state.pass, saved, state.flow);
   }
@@ -55,11 +61,19 @@ class UnitOperators {
   Tensor Linear(const Unit& unit, std::string_view weight, std::string_view bias, ConstView x);
   void AddBias(ConstView bias, View x);
   void Norm(const Unit& unit, std::string_view gain, ConstView x, std::size_t which, Saved& saved);
+  void Normalize(ConstView weights, ConstView x, View y, Tensor& statistics);
+  void HeadNorm(const Unit& unit, std::string_view weights, Tensor& heads, Tensor& input,
+                Tensor& statistics);
+  Tensor Activated(ConstView x);
+  Tensor ActivationBackward(ConstView dy, ConstView x);
+  void CheckRouted(const Operator& op, std::int64_t elements) const;
   void LinearBackward(Unit& unit, std::string_view weight, ConstView x, Tensor& kept,
                       BackwardPart part, Tensor& flow);
   void QkvBackward(Unit& unit, ConstView x, BackwardPart part, Saved& saved, Tensor& flow);
-  void NormBackward(Unit& unit, std::string_view gain, ConstView x, std::size_t which,
-                    const Saved& saved, ConstView dy, View dx);
+  void NormBackward(Unit& unit, std::string_view weights, ConstView x, ConstView statistics,
+                    ConstView dy, View dx);
+  void HeadNormBackward(Unit& unit, std::string_view weights, ConstView input, ConstView statistics,
+                        Tensor& gradient);
   void BiasBackward(Unit& unit, std::string_view bias, ConstView dy);
   Tensor GatherRows(const Operator& op, ConstView rows);
   Tensor ScatterRows(const Operator& op, Tensor rows);
@@ -68,6 +82,10 @@ class UnitOperators {
   // Tokens of a pass's rows, `ahead` of them in their sequences, less `first`; negative where not
   // below `count` then.
   Tensor Ids(const Pass& pass, int ahead, std::int64_t first, std::int64_t count);
+  Tensor RowPositions();
+  std::string_view HeadTable() const {
+    return workload_.model.tied_embeddings ? "token_embedding" : "output_head";
+  }
   // Of the logits' columns those that are no padding.
   std::int64_t WordsOf(ConstView logits) const;
 
@@ -75,6 +93,8 @@ class UnitOperators {
   const RankGroups& groups_;
   Backend& backend_;
   ContextAttention attention_;
+  ExpertLayer experts_;
+  std::vector<RoutedRows> routed_;
   Tensor losses_;             // of each token that has a head here
   std::int64_t counted_ = 0;  // of these are there
   int step_ = 0;

@@ -92,8 +92,8 @@ class TensorComparison {
 
   void Take(int rank, const Message& message) {
     const int layer = int(message[0]);
-    const TensorPart part = PartsOf(workload_, layer, PlaceOf(workload_.parallel, rank).tensor)
-                                .at(std::size_t(message[1]));
+    const TensorPart part =
+        PartsOf(workload_, layer, PlaceOf(workload_.parallel, rank)).at(std::size_t(message[1]));
     Arrived& arrived = arrived_.at(part.name);
     const std::vector<double>& reference = reference_.at(part.name);
     for (std::size_t i = 3; i < message.size(); ++i) {
@@ -187,6 +187,17 @@ void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
   if (both[0] != -both[1]) throw ConfigError("the ranks were given different jobs");
 }
 
+// Where rounding may send a token to another expert than the reference, nothing can be compared.
+void CheckDecided(const Reference& reference, const Workload& workload, bool single) {
+  // Of logits around 1: what they are off by, with a factor of ten to spare.
+  const double least = single ? 1e-5 : 1e-12;
+  if (reference.routing_margin() >= least) return;
+  throw ConfigError(fmt::format(
+      "with seed {} a token's last expert is ahead of the next by a logit of {:.1e} only, so that "
+      "rounding may choose the other: --verify needs another --seed",
+      workload.seed, reference.routing_margin()));
+}
+
 // Calls of a step by name and kind, as lines; rank 0 adds up those of all ranks.
 void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
                  Communicator& communicator, RunOutcome& outcome) {
@@ -270,7 +281,10 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     const std::vector<ExecutedCall> calls = execution.calls();
     const auto pause = std::chrono::steady_clock::now();
     double expected = 0;
-    if (compares) expected = reference->ComputeGradients(step);
+    if (compares) {
+      expected = reference->ComputeGradients(step);
+      if (step == 0) CheckDecided(*reference, workload, single);
+    }
     if (options.verify && step == 0) {
       Compare(workload, execution, true, of_reference, limit, communicator, outcome);
     }

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "cost_models/operators.h"
@@ -26,6 +28,10 @@ double Uniform(std::uint64_t bits) { return 2 * (double(bits >> 11) * 0x1p-53) -
 
 bool IsNorm(std::string_view weight) { return weight.ends_with("_norm"); }
 bool IsBias(std::string_view weight) { return weight.ends_with("_bias"); }
+bool IsHeadNorm(std::string_view weight) { return weight == "q_norm" || weight == "k_norm"; }
+bool IsRowParallel(std::string_view weight) {
+  return weight == "attention_output" || weight.ends_with("fc2");
+}
 
 }  // namespace
 
@@ -36,23 +42,20 @@ std::vector<std::string> WhyNotExecutable(const Workload& w) {
   const auto refuse = [&](bool asked, std::string_view what) {
     if (asked) why.push_back(fmt::format("run does not execute {} yet", what));
   };
-  refuse(m.has_moe(), "mixture-of-experts layers");
   refuse(m.latent, "latent attention");
-  refuse(m.normalization != Normalization::kRmsNorm, "LayerNorm");
-  refuse(m.position_embedding == PositionEmbedding::kLearned, "learned positions");
+  refuse(m.position_embedding == PositionEmbedding::kLearned &&
+             w.training.seq_length > m.max_position_embeddings,
+         "sequences longer than the table of learned positions");
   refuse(m.position_embedding == PositionEmbedding::kRope && m.kv_channels % 2 != 0,
          "RoPE on heads of odd size");
   refuse(m.post_layer_norms, "norms on a layer's outputs");
-  refuse(m.qk_layernorm, "norms on queries and keys");
   refuse(m.parallel_residual, "attention and MLP side by side");
   refuse(m.attention_sinks, "attention sinks");
-  refuse(m.tied_embeddings, "a head tied to the embedding");
   refuse(m.attention_dropout || m.hidden_dropout, "dropout");
   refuse(m.mtp_num_layers > 0, "multi-token prediction");
-  refuse(std::any_of(m.layers.begin(), m.layers.end(),
-                     [](const LayerRun& run) { return run.kind.sliding_window > 0; }),
-         "sliding windows");
-  refuse(p.expert > 1 || p.expert_tensor > 1, "expert parallelism");
+  refuse(m.has_moe() && m.moe.shared_expert_gate, "a gate on the shared experts");
+  refuse(m.has_moe() && m.moe.router_correction_bias, "a router's load-balancing bias");
+  refuse(m.has_moe() && m.moe.num_groups > 0, "node-limited routing (groups of experts)");
   refuse(p.zero_shard > 0, "ZeRO over a part of the data-parallel ranks (--zero-shard)");
   refuse(w.training.offloaded_layers > 0, "offloaded activations");
   refuse(w.schedule.forward_only, "a schedule without backward passes");
@@ -65,9 +68,15 @@ std::string Text(const TensorName& name, const ModelConfig& model) {
 }
 
 std::vector<Weight> WeightsOf(const ModelConfig& model, int layer) {
-  if (layer < 0) return EmbeddingWeights(model);
-  if (layer == model.num_layers) return HeadWeights(model);
-  return LayerWeights(model, model.layer(layer));
+  std::vector<Weight> weights = layer < 0 ? EmbeddingWeights(model)
+                                : layer == model.num_layers
+                                    ? HeadWeights(model)
+                                    : LayerWeights(model, model.layer(layer));
+  for (Weight& weight : weights) {
+    if (IsNorm(weight.name) && weight.cols == 2) std::swap(weight.rows, weight.cols);
+    weight.rows *= std::exchange(weight.count, 1);
+  }
+  return weights;
 }
 
 double InitialValue(const Workload& w, const TensorName& name, const Weight& weight,
@@ -76,9 +85,13 @@ double InitialValue(const Workload& w, const TensorName& name, const Weight& wei
   for (char c : name.weight) key = Mixed(key ^ std::uint64_t(c));
   key = Mixed(key ^ std::uint64_t(name.layer + 1));
   const double u = Uniform(Mixed(key ^ std::uint64_t(row * weight.cols + col)));
-  if (IsNorm(name.weight)) return 1 + 0.1 * u;
+  if (IsNorm(name.weight)) {
+    const bool bias = w.model.normalization == Normalization::kLayerNorm && row == 1;
+    return (bias ? 0 : 1) + 0.1 * u;
+  }
   if (IsBias(name.weight)) return 0.1 * u;
-  const double variance = name.layer < 0 ? 1 : 1 / double(weight.cols);
+  const bool table = name.layer < 0 && !w.model.tied_embeddings;  // a head's is a matrix
+  const double variance = table ? 1 : 1 / double(weight.cols);
   return std::sqrt(3 * variance) * u;  // uniform in +-a has the variance a^2 / 3
 }
 
@@ -90,32 +103,39 @@ std::int64_t Token(const Workload& w, int step, std::int64_t sequence, std::int6
   return std::int64_t(key % std::uint64_t(w.model.vocab_size));
 }
 
-std::vector<TensorPart> PartsOf(const Workload& w, int layer, int tensor_rank) {
+std::vector<TensorPart> PartsOf(const Workload& w, int layer, const RankPlace& place) {
   const ModelConfig& m = w.model;
-  const int t = w.parallel.tensor;
+  const ParallelConfig& p = w.parallel;
+  const int t = p.tensor;
+  std::vector<Weight> weights = WeightsOf(m, layer);
+  const std::size_t own = weights.size();
+  if (m.tied_embeddings && layer == m.num_layers) weights.push_back(EmbeddingWeights(m).front());
   std::vector<TensorPart> parts;
-  std::int64_t offset = 0;
-  for (const Weight& weight : WeightsOf(m, layer)) {
-    TensorPart part{.name = {layer, weight.name},
+  std::array<std::int64_t, 3> offsets{};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const Weight& weight = weights[i];
+    TensorPart part{.name = {i < own ? layer : -1, weight.name},
                     .whole = weight,
                     .rows = weight.rows,
                     .cols = weight.cols,
-                    .section_rows = weight.rows,
-                    .offset = offset};
+                    .section_rows = weight.rows};
+    const bool fc1 = weight.name.find("fc1") != std::string_view::npos;
+    const int gates = fc1 && m.gated_linear_unit ? 2 : 1;  // sections of fc1
     switch (weight.split) {
       case WeightSplit::kReplicated:
         part.copies = t;
-        part.partial_gradient = w.parallel.sequence_parallel;
+        // Each has its own tokens, or heads; of positions all have the whole gradient.
+        part.partial_gradient = (p.sequence_parallel || IsHeadNorm(weight.name)) && layer >= 0;
         break;
       case WeightSplit::kTensor:
-        if (weight.name == "attention_output" || weight.name == "fc2") {
+        if (IsRowParallel(weight.name)) {
           part.cols = weight.cols / t;
-          part.first_col = part.cols * tensor_rank;
+          part.first_col = part.cols * place.tensor;
         } else {
-          part.sections = m.gated_linear_unit && weight.name.starts_with("fc1") ? 2 : 1;
-          part.section_rows = weight.rows / part.sections;
+          part.sections = gates;
+          part.section_rows = weight.rows / gates;
           part.rows = weight.rows / t;
-          part.first_row = part.section_rows / t * tensor_rank;
+          part.first_row = part.section_rows / t * place.tensor;
         }
         break;
       case WeightSplit::kQueryGroups: {
@@ -125,19 +145,41 @@ std::vector<TensorPart> PartsOf(const Workload& w, int layer, int tensor_rank) {
         const int cut = std::min(t, groups);
         part.rows = weight.rows / cut;
         part.copies = t / cut;
-        part.first_row = part.section_rows / cut * (tensor_rank / part.copies);
+        part.first_row = part.section_rows / cut * (place.tensor / part.copies);
         part.partial_gradient = true;
         break;
       }
       case WeightSplit::kVocabulary:
         part.rows = PaddedVocabulary(m.vocab_size, t) / t;
-        part.first_row = part.rows * tensor_rank;
+        part.first_row = part.rows * place.tensor;
+        if (weight.name == "token_embedding") part.bucket = BucketKind::kTable;
         break;
-      case WeightSplit::kExpert:
+      case WeightSplit::kExpert: {
+        const int x = p.expert_tensor, experts = m.moe.num_experts / p.expert;  // on this rank
+        part.bucket = BucketKind::kExperts;
+        part.rows = weight.rows / p.expert;
+        part.first_row = part.rows * place.expert;
+        if (IsRowParallel(weight.name)) {
+          part.cols = weight.cols / x;
+          part.first_col = part.cols * place.expert_tensor;
+        } else {
+          part.sections = std::int64_t{1} * experts * gates;
+          part.section_rows = part.rows / part.sections;
+          part.rows /= x;
+          part.first_row += part.section_rows / x * place.expert_tensor;
+        }
+        break;
+      }
       case WeightSplit::kExpertReplicated:
-        MILLWRIGHT_CHECK(false);
+        part.bucket = BucketKind::kExperts;
+        part.rows = weight.rows / p.expert;
+        part.first_row = part.rows * place.expert;
+        part.copies = p.expert_tensor;
+        part.partial_gradient = true;  // the first of them has it
+        break;
     }
-    offset += part.elements();
+    std::int64_t& offset = offsets[std::size_t(part.bucket)];
+    part.offset = std::exchange(offset, offset + part.elements());
     parts.push_back(part);
   }
   return parts;
@@ -154,10 +196,14 @@ std::pair<int, int> LayersOfStage(const Workload& w, int stage) {
 }
 
 RankPlace PlaceOf(const ParallelConfig& p, int rank) {
+  const int stage = p.tensor * p.context * p.data, in_stage = rank % stage;
   return {.tensor = rank % p.tensor,
           .context = rank / p.tensor % p.context,
-          .data = rank / (p.tensor * p.context) % p.data,
-          .pipeline = rank / (p.tensor * p.context * p.data)};
+          .data = in_stage / (p.tensor * p.context),
+          .pipeline = rank / stage,
+          .expert_tensor = in_stage % p.expert_tensor,
+          .expert = in_stage / p.expert_tensor % p.expert,
+          .expert_data = in_stage / (p.expert_tensor * p.expert)};
 }
 
 }  // namespace millwright

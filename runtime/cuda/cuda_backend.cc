@@ -283,7 +283,11 @@ std::vector<double> CudaBackend::Download(ConstView from) {
   std::vector<double> values;
   values.reserve(std::size_t(from.size()));
   for (std::size_t at = 0; at < bytes.size(); at += std::size_t(from.width)) {
-    if (from.width == 8) {
+    if (from.element == Element::kIndex) {
+      std::int32_t value = 0;
+      std::memcpy(&value, bytes.data() + at, 4);
+      values.push_back(value);
+    } else if (from.width == 8) {
       double value = 0;
       std::memcpy(&value, bytes.data() + at, 8);
       values.push_back(value);
@@ -450,6 +454,33 @@ std::int64_t CudaBackend::CarryAllToAll(const RankGroup& group, ConstView out, V
   Grouped(calls, CommOf(group), stream_);
   KeepPace();
   return block * (group.ranks - 1) * out.width;
+}
+
+void CudaBackend::CarryBlocks(const RankGroup& group, std::span<const ConstView> out,
+                              std::span<const View> in) {
+  std::vector<NcclCall> calls;
+  for (int member = 0; member < group.ranks; ++member) {
+    if (group.member(member) == rank()) continue;
+    const ConstView& to = out[std::size_t(member)];
+    const View& from = in[std::size_t(member)];
+    if (!to.empty()) {
+      calls.push_back({.kind = NcclCall::Kind::kSend,
+                       .from = to.data,
+                       .count = to.size(),
+                       .element = to.element,
+                       .peer = member});
+    }
+    if (!from.empty()) {
+      calls.push_back({.kind = NcclCall::Kind::kReceive,
+                       .to = from.data,
+                       .count = from.size(),
+                       .element = from.element,
+                       .peer = member});
+    }
+  }
+  if (calls.empty()) return;
+  Grouped(calls, CommOf(group), stream_);
+  KeepPace();
 }
 
 void CudaBackend::CarryShift(const RankGroup& group, ConstView out, View in) {

@@ -267,6 +267,65 @@ void Launch(const compute::RmsNormGradient& op, cudaStream_t stream) {
 
 // One thread for a row and pair, for all heads: the angle is computed once.
 template <class V, class S>
+void Launch(const compute::LayerNorm& op, cudaStream_t stream) {
+  const V *x = Data<V>(op.x), *gain = Data<V>(op.gain), *bias = Data<V>(op.bias);
+  V* y = Data<V>(op.y);
+  S *means = Data<S>(op.mean), *rstd = Data<S>(op.rstd);
+  const std::int64_t cols = op.x.cols;
+  ForRows(op.x.rows, stream, [=] __device__(std::int64_t r) {
+    S mean = 0, squares = 0;
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) mean += Sum(x[r * cols + c]);
+    mean = OverBlock<false>(mean) / S(cols);
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const S off = Sum(x[r * cols + c]) - mean;
+      squares += off * off;
+    }
+    const S scale = 1 / SquareRoot(OverBlock<false>(squares) / S(cols) + S(kNormEpsilon));
+    if (threadIdx.x == 0) {
+      means[r] = mean;
+      rstd[r] = scale;
+    }
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const S normed = (Sum(x[r * cols + c]) - mean) * scale;
+      y[r * cols + c] = To<V>(normed * Sum(gain[c]) + Sum(bias[c]));
+    }
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::LayerNormGradient& op, cudaStream_t stream) {
+  const V *dy = Data<V>(op.dy), *x = Data<V>(op.x), *gain = Data<V>(op.gain);
+  const S *means = Data<S>(op.mean), *rstd = Data<S>(op.rstd);
+  V* dx = Data<V>(op.dx);
+  const std::int64_t cols = op.x.cols;
+  ForRows(op.x.rows, stream, [=] __device__(std::int64_t r) {
+    const S mean = means[r], scale = rstd[r];
+    // How much of the gradient only moves x as a whole, and how much only stretches it.
+    S moved = 0, stretched = 0;
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const std::int64_t i = r * cols + c;
+      const S up = Sum(dy[i]) * Sum(gain[c]);
+      moved += up;
+      stretched += up * (Sum(x[i]) - mean) * scale;
+    }
+    moved = OverBlock<false>(moved) / S(cols);
+    stretched = OverBlock<false>(stretched) / S(cols);
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      const std::int64_t i = r * cols + c;
+      const S normed = (Sum(x[i]) - mean) * scale;
+      dx[i] = To<V>(Sum(dx[i]) + scale * (Sum(dy[i]) * Sum(gain[c]) - moved - normed * stretched));
+    }
+  });
+  AddColumnsOf(op.x.rows, cols, Data<S>(op.dgain), stream,
+               [=] __device__(std::int64_t r, std::int64_t c) {
+                 const std::int64_t i = r * cols + c;
+                 return Sum(dy[i]) * (Sum(x[i]) - means[r]) * rstd[r];
+               });
+  AddColumnsOf(op.x.rows, cols, Data<S>(op.dbias), stream,
+               [=] __device__(std::int64_t r, std::int64_t c) { return Sum(dy[r * cols + c]); });
+}
+
+template <class V, class S>
 void Launch(const compute::Rope& op, cudaStream_t stream) {
   V* x = Data<V>(op.x);
   const auto* positions = Data<std::int32_t>(op.positions);
@@ -368,7 +427,13 @@ struct AttentionShape {
   std::int64_t queries, keys, head_size;
   int heads, groups;
   double scale;
+  std::int64_t window;  // 0: none
 };
+
+// By the positions of both.
+__device__ inline bool Sees(const AttentionShape& shape, std::int32_t query, std::int32_t key) {
+  return key <= query && (shape.window == 0 || std::int64_t{query} - key < shape.window);
+}
 
 // A thread's elements of a row of a head; beyond the head 0.
 template <int kEach, class S, class V>
@@ -429,7 +494,7 @@ __global__ void __launch_bounds__(kThreads)
     // Tiles of which nobody here sees a key are passed over.
     bool sees = false;
     for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
-      sees = sees || key_positions[first + j] <= position;
+      sees = sees || Sees(shape, position, key_positions[first + j]);
     }
     if (__syncthreads_or(sees ? 1 : 0) == 0) continue;
     LoadTile<kEach>(k + of_sequence, k_stride, v + of_sequence, k_stride, first, shape.keys, e,
@@ -437,7 +502,8 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
       const S score = S(shape.scale) * DotWithTile(own, keys + j * kEach * kShare);
-      if (key_positions[first + j] > position) continue;  // all threads of a query alike
+      // All threads of a query alike.
+      if (!Sees(shape, position, key_positions[first + j])) continue;
       if (score > highest) {
         const S shrink = Exp(highest - score);  // 0 for the first score
         for (int c = 0; c < kEach; ++c) out[c] *= shrink;
@@ -483,7 +549,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t first = 0; first < shape.keys; first += kTile) {
     bool sees = false;
     for (int j = 0; j < kTile && first + j < shape.keys; ++j) {
-      sees = sees || key_positions[first + j] <= position;
+      sees = sees || Sees(shape, position, key_positions[first + j]);
     }
     if (__syncthreads_or(sees ? 1 : 0) == 0) continue;
     LoadTile<kEach>(k + of_sequence, k_stride, v + of_sequence, k_stride, first, shape.keys, e,
@@ -493,7 +559,7 @@ __global__ void __launch_bounds__(kThreads)
       const S* key = keys + j * kEach * kShare;
       const S score = S(shape.scale) * DotWithTile(own, key);
       const S dweight = DotWithTile(up, values + j * kEach * kShare);
-      if (key_positions[first + j] > position) continue;
+      if (!Sees(shape, position, key_positions[first + j])) continue;
       const S weight = Exp(score - log_total);
       AddTile(weight * (dweight - along) * S(shape.scale), key, gradient);
     }
@@ -529,7 +595,7 @@ __global__ void __launch_bounds__(kThreads)
     for (std::int64_t first = 0; first < shape.queries; first += kTile) {
       bool seen = false;
       for (int i = 0; i < kTile && first + i < shape.queries; ++i) {
-        seen = seen || position <= query_positions[first + i];
+        seen = seen || Sees(shape, query_positions[first + i], position);
       }
       if (__syncthreads_or(seen ? 1 : 0) == 0) continue;
       LoadTile<kEach>(q + of_sequence, q_stride, doutput + of_sequence, q_stride, first,
@@ -539,7 +605,7 @@ __global__ void __launch_bounds__(kThreads)
         const S *query = queries + i * kEach * kShare, *up = ups + i * kEach * kShare;
         const S score = S(shape.scale) * DotWithTile(key, query);
         const S dweight = DotWithTile(value, up);
-        if (position > query_positions[first + i]) continue;
+        if (!Sees(shape, query_positions[first + i], position)) continue;
         const std::int64_t state = (s * shape.queries + first + i) * shape.heads + h;
         const S weight = Exp(score - log_sum[state]);
         AddTile(weight * (dweight - row_sums[state]) * S(shape.scale), query, of_key);
@@ -564,7 +630,8 @@ AttentionShape ShapeOf(const Op& op) {
           .head_size = op.layout.head_size,
           .heads = op.layout.heads,
           .groups = op.layout.groups,
-          .scale = op.layout.scale};
+          .scale = op.layout.scale,
+          .window = op.layout.window};
 }
 
 dim3 AttentionGrid(std::int64_t owners, int heads, std::int64_t sequences) {
@@ -741,6 +808,107 @@ void Launch(const compute::CrossEntropyGradient& op, cudaStream_t stream) {
     S value = c < words ? share * Exp(Sum(logits[i]) - maximum[r]) / sum[r] : S(0);
     if (c == labels[r]) value -= share;
     gradient[i] = To<V>(value);
+  });
+}
+
+// --- Experts.  A thread a row where rows are as short as a token's experts.
+
+template <class V, class S>
+void Launch(const compute::Route& op, cudaStream_t stream) {
+  const V* logits = Data<V>(op.logits);
+  auto* chosen = Data<std::int32_t>(op.chosen);
+  S* weights = Data<S>(op.weights);
+  const std::int64_t experts = op.logits.cols, topk = op.chosen.cols;
+  const bool normalize = op.normalize;
+  ForEach(op.logits.rows, stream, [=] __device__(std::int64_t r) {
+    const V* row = logits + r * experts;
+    std::int32_t* of_row = chosen + r * topk;
+    S sum = 0;
+    for (std::int64_t i = 0; i < topk; ++i) {
+      // The next after the last in the order of falling logits and rising numbers.
+      const std::int32_t last = i == 0 ? -1 : of_row[i - 1];
+      std::int32_t best = -1;
+      for (std::int32_t e = 0; e < experts; ++e) {
+        const bool after = last < 0 || row[e] < row[last] || (row[e] == row[last] && e > last);
+        if (after && (best < 0 || row[e] > row[best])) best = e;
+      }
+      of_row[i] = best;
+      const S weight = Exp(Sum(row[best]) - Sum(row[of_row[0]]));
+      weights[r * topk + i] = weight;
+      sum += weight;
+    }
+    if (!normalize) {
+      sum = 0;
+      for (std::int64_t e = 0; e < experts; ++e) sum += Exp(Sum(row[e]) - Sum(row[of_row[0]]));
+    }
+    for (std::int64_t i = 0; i < topk; ++i) weights[r * topk + i] /= sum;
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::RouteGradient& op, cudaStream_t stream) {
+  const V* logits = Data<V>(op.logits);
+  const auto* chosen = Data<std::int32_t>(op.chosen);
+  const S* dweights = Data<S>(op.dweights);
+  V* dlogits = Data<V>(op.dlogits);
+  const std::int64_t experts = op.logits.cols, topk = op.chosen.cols;
+  const bool normalize = op.normalize;
+  ForEach(op.logits.rows, stream, [=] __device__(std::int64_t r) {
+    const V* row = logits + r * experts;
+    const std::int32_t* of_row = chosen + r * topk;
+    const S* up = dweights + r * topk;
+    const S largest = Sum(row[of_row[0]]);
+    S sum = 0, mean = 0;
+    for (std::int64_t i = 0; normalize && i < topk; ++i) sum += Exp(Sum(row[of_row[i]]) - largest);
+    for (std::int64_t e = 0; !normalize && e < experts; ++e) sum += Exp(Sum(row[e]) - largest);
+    for (std::int64_t i = 0; i < topk; ++i)
+      mean += up[i] * Exp(Sum(row[of_row[i]]) - largest) / sum;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const S weight = normalize ? S(0) : Exp(Sum(row[e]) - largest) / sum;
+      dlogits[r * experts + e] = To<V>(-weight * mean);
+    }
+    for (std::int64_t i = 0; i < topk; ++i) {
+      const S weight = Exp(Sum(row[of_row[i]]) - largest) / sum;
+      dlogits[r * experts + of_row[i]] = To<V>(weight * (up[i] - mean));
+    }
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::CombineRows& op, cudaStream_t stream) {
+  const V* rows = Data<V>(op.rows);
+  const auto* slots = Data<std::int32_t>(op.slots);
+  const S* weights = op.weights.empty() ? nullptr : Data<S>(op.weights);
+  V* y = Data<V>(op.y);
+  const std::int64_t cols = op.y.cols, topk = op.slots.cols;
+  ForEach(op.y.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t r = i / cols, c = i % cols;
+    S sum = 0;
+    for (std::int64_t k = r * topk; k < (r + 1) * topk; ++k) {
+      sum += (weights == nullptr ? S(1) : weights[k]) * Sum(rows[slots[k] * cols + c]);
+    }
+    y[i] = To<V>(sum);
+  });
+}
+
+template <class V, class S>
+void Launch(const compute::CombineRowsGradient& op, cudaStream_t stream) {
+  const V *dy = Data<V>(op.dy), *rows = Data<V>(op.rows);
+  const auto* slots = Data<std::int32_t>(op.slots);
+  const S* weights = Data<S>(op.weights);
+  V* drows = Data<V>(op.drows);
+  S* dweights = Data<S>(op.dweights);
+  const std::int64_t cols = op.dy.cols, topk = op.slots.cols;
+  ForRows(op.slots.size(), stream, [=] __device__(std::int64_t k) {
+    const V* up = dy + k / topk * cols;
+    const std::int64_t row = std::int64_t{slots[k]} * cols;
+    S along = 0;
+    for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) {
+      along += Sum(up[c]) * Sum(rows[row + c]);
+      drows[row + c] = To<V>(weights[k] * Sum(up[c]));
+    }
+    along = OverBlock<false>(along);
+    if (threadIdx.x == 0) dweights[k] = along;
   });
 }
 

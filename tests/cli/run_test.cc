@@ -70,12 +70,19 @@ TEST(Run, RefusesByNameWhatItCannotExecute) {
       "run --layers 2 --hidden 16 --heads 4 --cluster local-cpu --ranks 1 --global-batch 4 "
       "--seq 16 --backend threads");
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_EQ(outcome.err,
-            "millwright: run does not execute LayerNorm yet\n"
-            "millwright: run does not execute learned positions yet\n"
-            "millwright: run does not execute a head tied to the embedding yet\n"
-            "millwright: run does not execute dropout yet\n");
+  EXPECT_EQ(outcome.err, "millwright: run does not execute dropout yet\n");
   EXPECT_EQ(outcome.out, "");
+}
+
+// Experts on four ranks, from the command line to the verdict.
+TEST(Run, ExecutesExperts) {
+  const Outcome outcome = RunCommand(
+      "run --model tiny-moe --cluster local-cpu --ranks 4 --dp 4 --ep 2 --etp 2 "
+      "--global-batch 4 --seq 8 --steps 1 --verify --backend threads");
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
+  EXPECT_THAT(outcome.out, HasSubstr("expert dispatch"));
 }
 
 TEST(Run, APlanThatCannotRunIsAnAnswer) {

@@ -183,6 +183,9 @@ TEST(HfConfig, ExpertsOfEachKind) {
   EXPECT_EQ(qwen.ffn_hidden_size, 1408);
   EXPECT_EQ(qwen.shared_expert_ffn_hidden_size, 5632);
   EXPECT_TRUE(qwen.shared_expert_gate);
+  EXPECT_TRUE(mixtral.normalize_topk);  // the softmax is over the chosen experts
+  EXPECT_FALSE(qwen.normalize_topk);
+  EXPECT_TRUE(Read(Small("qwen3_moe", R"("norm_topk_prob": true)")).moe.normalize_topk);
   const MixtureOfExperts v3 = Read(Small("deepseek_v3")).moe;
   EXPECT_EQ(v3.num_groups, 8);
   EXPECT_EQ(v3.topk_groups, 4);

@@ -73,7 +73,7 @@ TEST(Backend, PeakOfAStepShrinksWithZero) {
   std::int64_t saved = 0;
   for (int layer = -1; layer <= 1; ++layer) {
     std::int64_t elements = 0;
-    for (const TensorPart& part : PartsOf(TinyWorkload(model, {.data = 4}), layer, 0)) {
+    for (const TensorPart& part : PartsOf(TinyWorkload(model, {.data = 4}), layer, {})) {
       elements += part.elements();
     }
     // Of embedding, layer and head each a bucket, of which rank 0 has the first quarter.

@@ -98,6 +98,29 @@ TEST(CudaBackend, EveryDimensionAtOnce) {
                                8));
 }
 
+// Rows go in groups of sends and receives, some of them with nothing to send.
+TEST(CudaBackend, Experts) {
+  for (const int expert_tensor : {1, 2}) {
+    ExpectAgreement(TinyWorkload(WithLayers(TinyMoe(24), 2), {.tensor = 2,
+                                                              .sequence_parallel = true,
+                                                              .data = 2,
+                                                              .expert = 4 / expert_tensor,
+                                                              .expert_tensor = expert_tensor,
+                                                              .zero = 3}));
+  }
+  ModelConfig model = WithLayers(TinyMoe(), 2);
+  model.moe.topk = 1;
+  ExpectAgreement(TinyWorkload(model, {.data = 8, .expert = 8}, 16, 1));
+}
+
+TEST(CudaBackend, TiedHeadOfAGpt) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::k1F1B, ScheduleKind::kZbV, ScheduleKind::kDualPipe}) {
+    ExpectAgreement(TinyWorkload(WithLayers(TinyGpt(), 8),
+                                 {.tensor = 2, .pipeline = 2, .data = 2, .schedule = kind}, 8, 4));
+  }
+}
+
 std::vector<std::string> Described(const std::vector<ExecutedCall>& calls) {
   std::vector<std::string> lines;
   for (const ExecutedCall& call : calls) {

@@ -11,37 +11,11 @@
 
 #include "runtime/cpu_backend.h"
 #include "runtime/verification.h"
+#include "tests/runtime/expect_agreement.h"
 #include "tests/runtime/tiny_workload.h"
 
 namespace millwright {
 namespace {
-
-RunOutcome RunInThreads(const Workload& workload, const RunOptions& options) {
-  RunOutcome outcome;
-  RunThreads(workload.ranks(), [&](Communicator& communicator) {
-    RunOutcome own = RunSteps(workload, options, communicator);
-    if (communicator.rank() == 0) outcome = std::move(own);
-  });
-  return outcome;
-}
-
-void ExpectAgreement(const Workload& workload, ElementType type = ElementType::kFp64) {
-  SCOPED_TRACE(
-      fmt::format("{} {} {}", ShortName(workload.parallel), workload.schedule.name, Name(type)));
-  ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
-  const bool fp64 = type == ElementType::kFp64;
-  const RunOutcome outcome =
-      RunInThreads(workload, {.type = type, .steps = fp64 ? 3 : 1, .verify = true});
-  ASSERT_EQ(outcome.agreements.size(), fp64 ? 3U : 2U);
-  for (const Agreement& agreement : outcome.agreements) {
-    EXPECT_TRUE(agreement.holds())
-        << agreement.what << ": " << agreement.worst << " is off by " << agreement.error;
-  }
-  // Losses of three steps; of gradients and weights every tensor of the model.
-  EXPECT_EQ(outcome.agreements[0].compared, fp64 ? 3 : 1);
-  const int weights = int(LayerWeights(workload.model, {}).size());
-  EXPECT_EQ(outcome.agreements[1].compared, 3 + workload.model.num_layers * weights);
-}
 
 TEST(Execution, OneRank) {
   ExpectAgreement(TinyWorkload(TinyModel(), {}));
@@ -224,16 +198,21 @@ TEST(Execution, SameBytesEveryTime) {
 }
 
 TEST(Execution, WhatIsNotBuiltIsRefusedByName) {
-  Workload workload = TinyWorkload(TinyModel(), {});
-  workload.model.tied_embeddings = true;
-  workload.model.normalization = Normalization::kLayerNorm;
+  Workload workload = TinyWorkload(TinyMoe(), {});
+  workload.model.hidden_dropout = true;
+  workload.model.moe.num_groups = 4;
   workload.parallel.zero_shard = 2;
   EXPECT_EQ(WhyNotExecutable(workload),
             (std::vector<std::string>{
-                "run does not execute LayerNorm yet",
-                "run does not execute a head tied to the embedding yet",
+                "run does not execute dropout yet",
+                "run does not execute node-limited routing (groups of experts) yet",
                 "run does not execute ZeRO over a part of the data-parallel ranks (--zero-shard) "
                 "yet"}));
+  workload = TinyWorkload(TinyGpt(), {});
+  workload.training.seq_length = 65;
+  EXPECT_EQ(WhyNotExecutable(workload),
+            (std::vector<std::string>{
+                "run does not execute sequences longer than the table of learned positions yet"}));
 }
 
 // A rank that fails must not leave the others waiting for it.

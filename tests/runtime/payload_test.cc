@@ -25,7 +25,7 @@ std::string Key(std::string_view name, CollectiveKind kind, int stride, int rank
 }
 
 // What the step's passes on a pipeline rank and its data parallelism come to.
-Payloads Charged(const StepSpec& spec, int rank) {
+Payloads Charged(const StepSpec& spec, int rank, double table_share) {
   Payloads sum;
   const PipelineSchedule& schedule = spec.schedule;
   const auto pieces = [&](const std::vector<Piece>& of) {
@@ -100,6 +100,9 @@ Payloads Charged(const StepSpec& spec, int rank) {
   call("sum replicated gradients", sums.replicated);
   call("sum KV gradients", sums.key_value);
   call("exchange copies' gradients", sums.copies);
+  // Of the shards that ZeRO leaves; what is charged is the whole table, as Megatron-LM exchanges
+  // it.
+  call("sum tied gradients", sums.tied, table_share);
   call("loss", spec.loss);
   return sum;
 }
@@ -107,7 +110,10 @@ Payloads Charged(const StepSpec& spec, int rank) {
 // Of what ZeRO leaves a rank: where a norm lies in one rank's shard, the others have nothing to
 // sum.
 const std::set<std::string_view> kOfShards{"sum replicated gradients", "sum KV gradients",
-                                           "exchange copies' gradients"};
+                                           "exchange copies' gradients", "sum tied gradients"};
+
+// What the simulated step has the host wait for.
+constexpr std::string_view kNotCharged = "expert token counts";
 
 // Bytes of an element in the cost models' payloads: activations and parameters are BF16, gradients
 // and the numbers of the cross-entropy are not.
@@ -118,9 +124,30 @@ double Width(std::string_view name) {
              : 2;
 }
 
+// By operator, what a rank's executed routing makes of the payload of balanced routing.  A pass
+// forward has `sent` rows to give in dispatch and `received` in combine, a pass backward the other
+// way round.
+std::map<std::string, double> RoutingFactors(const std::vector<RoutedRows>& routed,
+                                             int expert_tensor) {
+  double balanced = 0, dispatched = 0, combined = 0, gathered = 0;
+  for (const RoutedRows& rows : routed) {
+    const int backward = rows.again ? 0 : 1;
+    balanced += double(rows.sent) * (1 + backward);
+    dispatched += double(rows.sent + backward * rows.received);
+    combined += double(rows.received + backward * rows.sent);
+    gathered += double(rows.gathered) * (1 + backward);
+  }
+  const double of_tensor = gathered / (balanced * expert_tensor);
+  return {{"expert dispatch", dispatched / balanced},
+          {"expert combine", combined / balanced},
+          {"expert tensor gather", of_tensor},
+          {"expert tensor scatter", of_tensor}};
+}
+
 Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& parallel) {
   Payloads sum;
   for (const ExecutedCall& call : calls) {
+    if (call.name == kNotCharged) continue;
     const double bytes = Width(call.name) * double(call.elements);
     if (call.name == "ring kv exchange") {
       // c - 1 exchanges are charged as an all-gather, whose payload is that of c ranks.
@@ -145,12 +172,14 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
   const Estimator estimator(workload.model, workload.training, cluster);
   const StepSpec spec = StepSpecOf(estimator, parallel, workload.schedule);
   std::vector<Payloads> executed(std::size_t(workload.ranks()));
+  std::vector<std::vector<RoutedRows>> routed(executed.size());
   RunThreads(workload.ranks(), [&](Communicator& communicator) {
     CpuBackend<float> backend(communicator);
     Execution execution(workload, backend);
     execution.ComputeGradients(0);
     execution.Update({});
     executed[std::size_t(communicator.rank())] = Executed(execution.calls(), parallel);
+    routed[std::size_t(communicator.rank())] = execution.routed();
   });
   // Shards differ by what lies in them: a rank is charged the mean over those of its pipeline rank.
   std::vector<Payloads> of_shards(std::size_t(parallel.pipeline));
@@ -165,7 +194,27 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
     const int pipeline = PlaceOf(parallel, rank).pipeline;
     Payloads& of_rank = executed[std::size_t(rank)];
     for (const auto& [key, bytes] : of_shards[std::size_t(pipeline)]) of_rank[key] = bytes;
-    const Payloads charged = Charged(spec, pipeline);
+    const int shard = parallel.data * parallel.context;
+    Payloads charged = Charged(spec, pipeline, parallel.zero > 0 ? 1.0 / shard : 1);
+    if (model.has_moe()) {
+      const auto factors = RoutingFactors(routed[std::size_t(rank)], parallel.expert_tensor);
+      for (auto& [key, bytes] : charged) {
+        const auto factor = factors.find(key.substr(0, key.find(':')));
+        if (factor != factors.end()) bytes *= factor->second;
+      }
+    }
+    if (model.tied_embeddings && pipeline > 0 && pipeline == parallel.pipeline - 1) {
+      // The head's own token table, whose data parallelism the step does not charge.
+      const double table =
+          double(PartsOf(workload, -1, PlaceOf(parallel, rank)).front().elements());
+      const CollectiveKind reduction =
+          parallel.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
+      charged[Key("reduce gradients", reduction, parallel.tensor, shard)] += 4 * table;
+      if (parallel.zero > 0) {
+        charged[Key("gather parameters", CollectiveKind::kAllGather, parallel.tensor, shard)] +=
+            2 * table;
+      }
+    }
     EXPECT_FALSE(charged.empty());
     for (const auto& [key, bytes] : charged) {
       const auto found = of_rank.find(key);
@@ -252,6 +301,73 @@ TEST(Payload, OfSelectiveRecomputation) {
                                      .context = 2,
                                      .recompute = {.granularity = RecomputeGranularity::kSelective,
                                                    .modules = {module}}});
+  }
+}
+
+TEST(Payload, OfExpertParallelism) {
+  for (const ModelConfig& model : {TinyMoe(), TinyMoe(24)}) {
+    ExpectSamePayloads(model, {.data = 4, .expert = 4});
+    ExpectSamePayloads(model, {.data = 4, .expert = 2, .expert_tensor = 2});
+    ExpectSamePayloads(
+        model,
+        {.tensor = 2, .sequence_parallel = true, .data = 2, .expert = 2, .expert_tensor = 2});
+  }
+  for (const int zero : {0, 1, 2, 3}) {
+    ExpectSamePayloads(TinyMoe(24), {.tensor = 2,
+                                     .sequence_parallel = true,
+                                     .pipeline = 2,
+                                     .data = 2,
+                                     .expert = 2,
+                                     .zero = zero,
+                                     .schedule = ScheduleKind::kZbH1});
+  }
+  for (const RecomputeModule module : {RecomputeModule::kMoe, RecomputeModule::kMoeAct}) {
+    ExpectSamePayloads(TinyMoe(24), {.tensor = 2,
+                                     .sequence_parallel = true,
+                                     .data = 2,
+                                     .expert = 2,
+                                     .expert_tensor = 2,
+                                     .recompute = {.granularity = RecomputeGranularity::kSelective,
+                                                   .modules = {module}}});
+  }
+}
+
+TEST(Payload, OfATiedHead) {
+  for (const int zero : {0, 1}) {
+    ExpectSamePayloads(
+        TinyGpt(),
+        {.tensor = 2, .sequence_parallel = true, .pipeline = 2, .data = 2, .zero = zero});
+    ExpectSamePayloads(TinyGpt(), {.tensor = 2, .data = 2, .zero = zero});
+  }
+}
+
+// Of all rows that ranks send, those whose expert is on another rank go over a link, once forward
+// and once backward, as wide as a float.
+TEST(Payload, BytesOfDispatchAreTheRowsThatLeaveTheirRank) {
+  const Workload workload = TinyWorkload(TinyMoe(), {.data = 4, .expert = 4});
+  std::int64_t away = 0, sent = 0;
+  std::mutex mutex;
+  RunThreads(workload.ranks(), [&](Communicator& communicator) {
+    CpuBackend<float> backend(communicator);
+    Execution execution(workload, backend);
+    execution.ComputeGradients(0);
+    const std::lock_guard lock(mutex);
+    for (const RoutedRows& rows : execution.routed()) away += rows.away;
+    for (const ExecutedCall& call : execution.calls()) {
+      if (call.name == "expert dispatch") sent += call.sent_bytes;
+    }
+  });
+  // 3 layers, 4 sequences of 16 tokens to 2 experts each, 3 in 4 of them on another rank: about.
+  EXPECT_NEAR(double(away), 3 * 4 * 16 * 2 * 0.75, 3 * 4 * 16 * 2 * 0.1);
+  EXPECT_EQ(sent, 2 * away * 16 * 4);
+}
+
+// Router and norms of heads are among what tensor ranks hold alike.
+TEST(Payload, OfNormedHeads) {
+  ModelConfig model = WithLayers(TinyModel(), 2);
+  model.qk_layernorm = true;
+  for (const bool sequence_parallel : {false, true}) {
+    ExpectSamePayloads(model, {.tensor = 4, .sequence_parallel = sequence_parallel, .data = 2});
   }
 }
 

@@ -49,7 +49,7 @@ TEST(PipelineMessages, WhatIsAwaitedIsSent) {
     }
     EXPECT_EQ(sent, awaited);
     EXPECT_EQ(int(tags.size()), passes);
-    EXPECT_LT(*tags.rbegin(), TwinTag(schedule, -1));
+    EXPECT_LT(*tags.rbegin(), GradientsTag(schedule));
   }
 }
 
@@ -81,7 +81,19 @@ TEST(CommunicatorSplits, EveryGroupIsWholeAndEveryRankTakesPart) {
 // 1F1B on four ranks: activations down, gradients up, and no message between others.
 TEST(PipelineMessages, EdgesOf1F1B) {
   const std::set<std::pair<int, int>> expected{{0, 1}, {1, 0}, {1, 2}, {2, 1}, {2, 3}, {3, 2}};
-  EXPECT_EQ(PipelineEdges(WorkloadOf(ScheduleKind::k1F1B).schedule), expected);
+  EXPECT_EQ(PipelineEdges(WorkloadOf(ScheduleKind::k1F1B).schedule, false), expected);
+}
+
+// A tied head: the two ranks that have a token table exchange its gradients; under zb-v one rank
+// has both ends of the model, and under dualpipe each of two has.
+TEST(PipelineMessages, EdgesOfATiedHead) {
+  const std::set<std::pair<int, int>> expected{{0, 1}, {1, 0}, {1, 2}, {2, 1},
+                                               {2, 3}, {3, 2}, {0, 3}, {3, 0}};
+  EXPECT_EQ(PipelineEdges(WorkloadOf(ScheduleKind::k1F1B).schedule, true), expected);
+  for (const ScheduleKind kind : {ScheduleKind::kZbV, ScheduleKind::kDualPipe}) {
+    const PipelineSchedule schedule = WorkloadOf(kind).schedule;
+    EXPECT_EQ(PipelineEdges(schedule, true), PipelineEdges(schedule, false));
+  }
 }
 
 }  // namespace

@@ -12,10 +12,12 @@ namespace {
 
 // (L(w + d) - L(w - d)) / 2d is the derivative to O(d^2) and rounding of L over d: with d = 1e-5
 // both are below 1e-9, and of gradients of 1e-3 and more 1e-5 is what may be asked for.
-void CheckGradients(const ModelConfig& model) {
+void CheckGradients(const ModelConfig& model, int expected_tensors) {
   const Workload workload = TinyWorkload(model, {}, 2, 6);
   Reference reference(workload, false);
   reference.ComputeGradients(0);
+  // A step of 1e-5 must not send a token to another expert.
+  EXPECT_GT(reference.routing_margin(), 1e-3);
   int tensors = 0;
   for (const auto& [name, gradient] : reference.gradients()) {
     double largest = 0;
@@ -40,17 +42,46 @@ void CheckGradients(const ModelConfig& model) {
     }
     ++tensors;
   }
-  // Embedding, final norm, head; per layer two norms, q, kv, output, fc1, fc2 and 5 biases.
-  EXPECT_EQ(tensors, 3 + model.num_layers * (model.add_mlp_bias ? 12 : 7));
+  EXPECT_EQ(tensors, expected_tensors);
 }
 
-TEST(Reference, GradientsAreDifferencesOfTheLoss) { CheckGradients(WithLayers(TinyModel(), 2)); }
+// Embedding, final norm, head; per layer two norms, q, kv, output, fc1, fc2.
+TEST(Reference, GradientsAreDifferencesOfTheLoss) {
+  CheckGradients(WithLayers(TinyModel(), 2), 3 + 2 * 7);
+}
 
 TEST(Reference, GradientsOfAPlainMlpWithBiases) {
   ModelConfig model = WithBiases(WithLayers(TinyModel(), 2));
   model.gated_linear_unit = false;
   model.activation = Activation::kGelu;
-  CheckGradients(model);
+  CheckGradients(model, 3 + 2 * 12);  // and 5 biases
+}
+
+// LayerNorm, learned positions, a tied head: no head but a table of positions.
+TEST(Reference, GradientsOfAGpt) { CheckGradients(WithLayers(TinyGpt(), 2), 3 + 2 * 12); }
+
+TEST(Reference, GradientsOfNormedHeadsAndAWindow) {
+  for (const Normalization norm : {Normalization::kRmsNorm, Normalization::kLayerNorm}) {
+    ModelConfig model = WithLayers(TinyModel(), 2);
+    model.normalization = norm;
+    model.qk_layernorm = true;
+    model.layers = {{.count = 1, .kind = {.sliding_window = 3}}, {.count = 1, .kind = {}}};
+    CheckGradients(model, 3 + 2 * 9);  // and two norms of heads
+  }
+}
+
+// A dense layer; then router and its bias, of routed and shared experts fc1 and fc2 and 4 biases
+// beside the 3 of attention.
+TEST(Reference, GradientsOfExperts) {
+  for (const bool normalize : {false, true}) {
+    ModelConfig model = WithBiases(WithLayers(TinyModel(), 2));
+    model.moe = TinyMoe(8).moe;
+    model.moe.num_experts = 4;
+    model.moe.router_bias = true;
+    model.moe.normalize_topk = normalize;
+    model.layers = {{.count = 1, .kind = {}}, {.count = 1, .kind = {.moe = true}}};
+    CheckGradients(model, 3 + 12 + 5 + 3 + 2 + 4 + 4);
+  }
 }
 
 TEST(Reference, LossOfAUniformHeadIsTheLogarithmOfTheVocabulary) {

@@ -40,6 +40,29 @@ inline ModelConfig WithLayers(ModelConfig model, int layers) {
   return model;
 }
 
+// A dense layer, and then 8 experts of which a token has 2: one to four a rank.
+inline ModelConfig TinyMoe(std::int64_t shared_experts = 0) {
+  ModelConfig model = TinyModel();
+  model.moe = {.num_experts = 8,
+               .topk = 2,
+               .ffn_hidden_size = 12,
+               .shared_expert_ffn_hidden_size = shared_experts};
+  model.layers = {{.count = 1, .kind = {}}, {.count = model.num_layers - 1, .kind = {.moe = true}}};
+  EXPECT_TRUE(Inconsistencies(model).empty());
+  return model;
+}
+
+// As openai-community/gpt2 has it, without dropout.
+inline ModelConfig TinyGpt() {
+  ModelConfig model = WithBiases(TinyModel());
+  model.normalization = Normalization::kLayerNorm;
+  model.position_embedding = PositionEmbedding::kLearned;
+  model.activation = Activation::kGelu;
+  model.gated_linear_unit = false;
+  model.tied_embeddings = true;
+  return model;
+}
+
 inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
                              std::int64_t global_batch = 4, std::int64_t sequence = 16) {
   const TrainingConfig training{.global_batch_size = global_batch, .seq_length = sequence};
