@@ -36,7 +36,7 @@ enum cudaMemcpyKind { cudaMemcpyDeviceToDevice };
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   dim3() = default;
-  explicit(false) dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
