@@ -829,8 +829,9 @@ void Launch(const compute::Route& op, cudaStream_t stream) {
       const std::int32_t last = i == 0 ? -1 : of_row[i - 1];
       std::int32_t best = -1;
       for (std::int32_t e = 0; e < experts; ++e) {
-        const bool after = last < 0 || row[e] < row[last] || (row[e] == row[last] && e > last);
-        if (after && (best < 0 || row[e] > row[best])) best = e;
+        const S logit = Sum(row[e]), before = last < 0 ? logit : Sum(row[last]);
+        const bool after = last < 0 || logit < before || (logit == before && e > last);
+        if (after && (best < 0 || logit > Sum(row[best]))) best = e;
       }
       of_row[i] = best;
       const S weight = Exp(Sum(row[best]) - Sum(row[of_row[0]]));

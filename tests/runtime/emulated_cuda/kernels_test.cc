@@ -201,8 +201,8 @@ TEST_P(Kernels, Activations) {
 }
 
 // Grouped queries; heads that do not fill the threads of a share; two blocks of keys that arrive in
-// any order, of which one is of later tokens for half of the queries; more than one block of
-// threads.
+// any order, of which one is of later tokens for half of the queries; a window; more than one block
+// of threads.
 TEST_P(Kernels, Attention) {
   for (const std::int64_t head_size : {4, 72, 136}) {
     Operands operands(GetParam());
@@ -212,7 +212,8 @@ TEST_P(Kernels, Attention) {
                                  .head_size = head_size,
                                  .heads = 4,
                                  .groups = 2,
-                                 .scale = 1 / std::sqrt(double(head_size))};
+                                 .scale = 1 / std::sqrt(double(head_size)),
+                                 .window = head_size == 72 ? 25 : 0};
     std::vector<std::int32_t> query_positions, first_positions, second_positions;
     for (int i = 0; i < kTokens; ++i) query_positions.push_back(i < 15 ? i : i + 9);
     for (int i = 0; i < kKeys; ++i) first_positions.push_back(i + 19);
@@ -290,6 +291,84 @@ TEST_P(Kernels, Embedding) {
   operands_.ExpectSame([&](auto of) {
     return compute::EmbeddingGradient{.dy = of(y), .ids = of(ids), .dtable = of(dtable)};
   });
+}
+
+TEST_P(Kernels, LayerNorm) {
+  Pair &x = operands_.Random("x", 5, 300), &gain = operands_.Random("gain", 1, 300),
+       &bias = operands_.Random("bias", 1, 300), &y = operands_.Random("y", 5, 300),
+       &mean = operands_.Random("mean", 1, 5, kSum), &rstd = operands_.Random("rstd", 1, 5, kSum),
+       &dx = operands_.Random("dx", 5, 300), &dgain = operands_.Random("dgain", 1, 300, kSum),
+       &dbias = operands_.Random("dbias", 1, 300, kSum);
+  operands_.ExpectSame([&](auto of) {
+    return compute::LayerNorm{.x = of(x),
+                              .gain = of(gain),
+                              .bias = of(bias),
+                              .y = of(y),
+                              .mean = of(mean),
+                              .rstd = of(rstd)};
+  });
+  operands_.ExpectSame([&](auto of) {
+    return compute::LayerNormGradient{.dy = of(y),
+                                      .x = of(x),
+                                      .gain = of(gain),
+                                      .mean = of(mean),
+                                      .rstd = of(rstd),
+                                      .dx = of(dx),
+                                      .dgain = of(dgain),
+                                      .dbias = of(dbias)};
+  });
+}
+
+// Three of eight experts for seven tokens, some with equal logits; each copy in a slot of its own.
+TEST_P(Kernels, Experts) {
+  for (const bool normalize : {false, true}) {
+    Operands operands(GetParam());
+    std::vector<std::int32_t> in_slots;
+    for (int i = 0; i < 21; ++i) in_slots.push_back(i * 8 % 21);
+    Pair &logits = operands.Random("logits", 7, 8, Element::kValue, -2, 2),
+         &equal = operands.Same("equal logits", 7, 8, Element::kValue, 0.5),
+         &chosen = operands.Indices("chosen", std::vector<std::int32_t>(21, 0)),
+         &weights = operands.Random("weights", 7, 3, kSum),
+         &dweights = operands.Random("dweights", 7, 3, kSum),
+         &dlogits = operands.Random("dlogits", 7, 8), &rows = operands.Random("rows", 21, 300),
+         &drows = operands.Random("drows", 21, 300), &y = operands.Random("y", 7, 300),
+         &slots = operands.Indices("slots", in_slots);
+    for (Pair* pair : {&chosen, &slots}) {
+      pair->cpu = pair->cpu.Shaped(7, 3);
+      pair->gpu = pair->gpu.Shaped(7, 3);
+    }
+    for (Pair* of_tokens : {&logits, &equal}) {
+      operands.ExpectSame([&](auto of) {
+        return compute::Route{.logits = of(*of_tokens),
+                              .chosen = of(chosen),
+                              .weights = of(weights),
+                              .normalize = normalize};
+      });
+      EXPECT_EQ(std::memcmp(chosen.cpu.data, chosen.gpu.data, std::size_t(chosen.cpu.bytes())), 0);
+      operands.ExpectSame([&](auto of) {
+        return compute::RouteGradient{.logits = of(*of_tokens),
+                                      .chosen = of(chosen),
+                                      .dweights = of(dweights),
+                                      .dlogits = of(dlogits),
+                                      .normalize = normalize};
+      });
+    }
+    operands.ExpectSame([&](auto of) {
+      return compute::CombineRows{
+          .rows = of(rows), .slots = of(slots), .weights = of(weights), .y = of(y)};
+    });
+    operands.ExpectSame([&](auto of) {
+      return compute::CombineRows{.rows = of(rows), .slots = of(slots), .weights = {}, .y = of(y)};
+    });
+    operands.ExpectSame([&](auto of) {
+      return compute::CombineRowsGradient{.dy = of(y),
+                                          .rows = of(rows),
+                                          .slots = of(slots),
+                                          .weights = of(weights),
+                                          .drows = of(drows),
+                                          .dweights = of(dweights)};
+    });
+  }
 }
 
 // All columns words, some padding, and nothing but padding.
