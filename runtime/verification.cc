@@ -188,9 +188,11 @@ void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
 }
 
 // Where rounding may send a token to another expert than the reference, nothing can be compared.
-void CheckDecided(const Reference& reference, const Workload& workload, bool single) {
+void CheckDecided(const Reference& reference, const Workload& workload, ElementType type) {
   // Of logits around 1: what they are off by, with a factor of ten to spare.
-  const double least = single ? 1e-5 : 1e-12;
+  const double least = type == ElementType::kFp64   ? 1e-12
+                       : type == ElementType::kFp32 ? 1e-5
+                                                    : 1e-2;
   if (reference.routing_margin() >= least) return;
   throw ConfigError(fmt::format(
       "with seed {} a token's last expert is ahead of the next by a logit of {:.1e} only, so that "
@@ -283,7 +285,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     double expected = 0;
     if (compares) {
       expected = reference->ComputeGradients(step);
-      if (step == 0) CheckDecided(*reference, workload, single);
+      if (step == 0) CheckDecided(*reference, workload, options.type);
     }
     if (options.verify && step == 0) {
       Compare(workload, execution, true, of_reference, limit, communicator, outcome);

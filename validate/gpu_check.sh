@@ -62,6 +62,8 @@ for dtype in fp64 fp32 bf16; do
     --dtype "$dtype" --recompute full
   agree "$dtype, heads of 128, two micro-batches" --kv-heads 1 --head-dim 128 --no-bias --seq 96 \
     --micro-batch 1 --dtype "$dtype"
+  # What BF16 rounds decides between experts, so that there is nothing to compare.
+  [[ $dtype == bf16 ]] && continue
   if out=$(timeout 60 "$program" run --model tiny-moe --cluster "$cluster" --ranks 1 --global-batch 2 \
     --seq 64 --backend cuda --dtype "$dtype" --verify --json 2>&1); then
     printf '  %-46s ok\n' "$dtype, experts"
