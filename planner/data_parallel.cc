@@ -123,6 +123,16 @@ TensorSums TensorSumsOf(
   return sums;
 }
 
+CopiesExchange CopiesExchangeOf(const RankParameters& held, const ParallelConfig& plan,
+                                const DataGroups& groups, const TrainingConfig& training,
+                                const CollectiveCalibration& c, const PathProfile& path) {
+  const double dense = plan.zero >= 1 ? held.dense / double(groups.dense_shard) : held.dense;
+  const double expert = plan.zero >= 1 ? held.expert / double(groups.expert_shard) : held.expert;
+  const Bytes payload(training.gradient_bytes * (dense + expert));
+  return {.payload = payload,
+          .time = CostOfCollective(CollectiveKind::kSendRecv, payload, path, c).time};
+}
+
 Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGroups& groups,
                       const GpuSpec& gpu, const Calibration& calibration) {
   const double stepped = zero >= 1 ? parameters.dense / double(groups.dense_shard) +

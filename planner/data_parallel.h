@@ -81,6 +81,16 @@ TensorSums TensorSumsOf(
     const CollectiveCalibration& calibration,
     const std::function<const PathProfile&(std::int64_t stride, std::int64_t ranks)>& profile);
 
+// DualPipe's two copies of a stage exchange what each has of its gradients, of what ZeRO leaves a
+// rank: `held` is all that it has of both copies, `path` that between pipeline ranks.
+struct CopiesExchange {
+  Bytes payload;
+  Seconds time;
+};
+CopiesExchange CopiesExchangeOf(const RankParameters& held, const ParallelConfig& plan,
+                                const DataGroups& groups, const TrainingConfig& training,
+                                const CollectiveCalibration& calibration, const PathProfile& path);
+
 Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGroups& groups,
                       const GpuSpec& gpu, const Calibration& calibration);
 

@@ -484,6 +484,12 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   if (tied_copy && (content.embedding || content.head)) {
     stage.tied_sync = estimator_.TiedSum(plan, shape_);
   }
+  if (copies_ > 1) {
+    const std::int64_t plane = std::int64_t{1} * plan.tensor * plan.context * plan.data;
+    stage.copies_sync = CopiesExchangeOf(parameters, plan, groups, training, c,
+                                         estimator_.Profile(plane, plan.pipeline))
+                            .time;
+  }
   if (plan.tensor > 1) {
     PartialGradients partial;
     for (std::size_t k = 0; k < content.layers.size(); ++k) {
@@ -544,7 +550,7 @@ Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) co
   return std::max(Seconds(0), Exposed(stage.grad_sync + stage.replica_sync, cost.plain_backward,
                                       training.overlap_grad_reduce) -
                                   counted) +
-         stage.tied_sync + stage.tensor_sums +
+         stage.tied_sync + stage.copies_sync + stage.tensor_sums +
          Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
 }
 

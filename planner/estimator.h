@@ -220,6 +220,7 @@ class PipelineTerms {
     Seconds grad_sync, param_sync;  // ZeRO 0-2: gradients and parameters, once
     Seconds replica_sync;           // HSDP: sharded gradients over the replicas, once a step
     Seconds tied_sync;              // the embedding's gradient between first and last stage
+    Seconds copies_sync;            // gradients between the two copies of a stage
     Seconds tensor_sums;            // of gradients that tensor ranks have in parts
     std::vector<Held> held;         // of which one sets the peak
     StageMemory fixed;              // what recomputation does not change

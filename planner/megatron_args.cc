@@ -619,6 +619,7 @@ class Interpreter {
     Set(e.num_groups, "--moe-router-num-groups", {1, kMostExperts});
     Set(e.topk_groups, "--moe-router-group-topk", {1, kMostExperts});
     e.router_correction_bias = Has("--moe-router-enable-expert-bias");
+    e.normalize_topk = !Has("--moe-router-pre-softmax");
   }
 
   // A bit a layer; `period` is what a plain number N means for layer i.

@@ -487,8 +487,6 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
       held[rank] += costs.head_parameters;
     }
   }
-  const auto dense_share = plan.zero >= 1 ? 1 / double(groups.dense_shard) : 1.0;
-  const auto expert_share = plan.zero >= 1 ? 1 / double(groups.expert_shard) : 1.0;
   const int copies = CopiesOfKeyValue(estimator.model(), plan.tensor);
   for (int rank = 0; rank < plan.pipeline; ++rank) {
     const auto r = std::size_t(rank);
@@ -502,13 +500,11 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
                       .communication = {.payload = tensor.key_value_payload, .ranks = copies}};
     if (schedule.directions == 2) {
       // A rank's stages of both directions have their copies on one other rank.
-      const Bytes payload(training.gradient_bytes *
-                          (dense_share * held[r].dense + expert_share * held[r].expert));
-      sums.copies = {.duration = CostOfCollective(CollectiveKind::kSendRecv, payload,
-                                                  profile(plane, plan.pipeline), calibration)
-                                     .time,
+      const CopiesExchange exchange = CopiesExchangeOf(held[r], plan, groups, training, calibration,
+                                                       profile(plane, plan.pipeline));
+      sums.copies = {.duration = exchange.time,
                      .communication = {.kind = CollectiveKind::kSendRecv,
-                                       .payload = payload,
+                                       .payload = exchange.payload,
                                        .to = plan.pipeline - 1 - rank}};
     }
   }

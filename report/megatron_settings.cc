@@ -131,6 +131,8 @@ void Experts(const ModelConfig& m, Settings& s, ExportNotes& notes) {
     s.Value("--moe-router-score-function", "sigmoid");
     s.Switch("--moe-router-enable-expert-bias");
   }
+  // By default its softmax is over the chosen experts alone, so that their weights add up to 1.
+  if (!m.moe.normalize_topk) s.Switch("--moe-router-pre-softmax");
   s.Switch("--moe-grouped-gemm");
   if (m.moe.router_bias) notes.Cannot("model.moe.router_bias", "the router has no learned bias");
   if (m.moe.shared_expert_gate) {
