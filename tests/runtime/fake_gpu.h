@@ -143,6 +143,7 @@ class FakeNccl {
   void Meet(Comm* comm, const NcclCall& call, ElementType type) {
     std::unique_lock lock(mutex_);
     Group& group = *comm->group;
+    if (group.aborted) return;  // who came before has left, and its call with it
     Group::Meeting& meeting = group.meetings[comm->calls++];
     meeting.calls.resize(std::size_t(group.ranks));
     meeting.calls[std::size_t(comm->rank)] = &call;
