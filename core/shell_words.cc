@@ -10,6 +10,7 @@
 
 #include "core/config_io.h"
 #include "core/mistakes.h"
+#include "core/text_reader.h"
 
 namespace millwright {
 namespace {
@@ -35,9 +36,9 @@ bool IsKeyword(std::string_view word) {
   return std::find(std::begin(kKeywords), std::end(kKeywords), word) != std::end(kKeywords);
 }
 
-class Reader {
+class Reader : TextReader {
  public:
-  Reader(const std::string& file, std::string_view text) : file_(file), text_(text) {}
+  Reader(const std::string& file, std::string_view text) : TextReader(file, text) {}
 
   ShellScript Read() {
     while (!AtEnd()) Step();
@@ -46,21 +47,6 @@ class Reader {
   }
 
  private:
-  bool AtEnd() const { return at_ >= text_.size(); }
-  char Peek(std::size_t ahead = 0) const {
-    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
-  }
-  char Next() {
-    const char c = text_[at_++];
-    if (c == '\n') ++line_;
-    return c;
-  }
-  [[noreturn]] void Fail(std::string_view what) const {
-    Mistakes one(file_);
-    one.Add("", fmt::format("line {}: {}", line_, what));
-    one.ThrowIfAny();
-    throw ConfigError(file_);
-  }
   void Spend(std::size_t bytes) {
     spent_ += bytes;
     if (spent_ > kMostText) Fail("holds more than a megabyte of words, expanded");
@@ -515,12 +501,9 @@ class Reader {
     return value;
   }
 
-  const std::string& file_;
-  std::string_view text_;
-  std::size_t at_ = 0;
   std::size_t skip_from_ = std::string_view::npos, skip_to_ = 0;
   std::size_t spent_ = 0;
-  int line_ = 1, depth_ = 0, nesting_ = 0;
+  int depth_ = 0, nesting_ = 0;
   bool assigning_ = true;   // an assignment may stand here
   bool exporting_ = false;  // behind `export`
   ShellCommand command_;

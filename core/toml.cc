@@ -10,15 +10,16 @@
 #include <vector>
 
 #include "core/config_io.h"
+#include "core/text_reader.h"
 
 namespace millwright {
 namespace {
 
 constexpr int kMostNesting = 64;
 
-class Parser {
+class Parser : TextReader {
  public:
-  Parser(const std::string& file, std::string_view text) : file_(file), text_(text) {}
+  Parser(const std::string& file, std::string_view text) : TextReader(file, text) {}
 
   JsonValue Parse() {
     JsonValue root{.kind = JsonValue::Kind::kObject};
@@ -42,19 +43,6 @@ class Parser {
   }
 
  private:
-  bool AtEnd() const { return at_ >= text_.size(); }
-  char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  char Next() {
-    const char c = text_[at_++];
-    if (c == '\n') ++line_;
-    return c;
-  }
-  [[noreturn]] void Fail(std::string_view what) const {
-    Mistakes one(file_);
-    one.Add("", fmt::format("line {}: {}", line_, what));
-    one.ThrowIfAny();
-    throw ConfigError(file_);
-  }
   void SkipBlanks() {
     while (Peek() == ' ' || Peek() == '\t') Next();
   }
@@ -237,11 +225,6 @@ class Parser {
     Next();
     return table;
   }
-
-  const std::string& file_;
-  std::string_view text_;
-  std::size_t at_ = 0;
-  int line_ = 1;
 };
 
 }  // namespace
