@@ -130,6 +130,8 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
   line.Switch("--flash-attention", flash_attention_, "keep no attention scores (default: yes)");
   line.Switch("--fused-swiglu", fused_swiglu_,
               "recompute the gated product instead of keeping it (default: no)");
+  line.Switch("--fp8-activation-store", fp8_activation_store_,
+              "keep the MLP activation's input in FP8 (default: no)");
   line.Switch("--fused-cross-entropy", fused_cross_entropy_,
               "keep no fp32 copy of the logits (default: no)");
   line.Section("Overlap and experts");
@@ -308,6 +310,7 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.moment_bytes, moment_bytes_);
   Override(t.flash_attention, flash_attention_);
   Override(t.fused_swiglu, fused_swiglu_);
+  Override(t.fp8_activation_store, fp8_activation_store_);
   Override(t.fused_cross_entropy, fused_cross_entropy_);
   Override(t.moe_imbalance, moe_imbalance_);
   Override(t.overlap_grad_reduce, overlap_grad_reduce_);

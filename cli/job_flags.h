@@ -73,7 +73,7 @@ class JobFlags {
   std::optional<CudaGraph> cuda_graph_;
   std::optional<StateScheme> state_;
   std::optional<double> gradient_bytes_, moment_bytes_, moe_imbalance_;
-  std::optional<bool> flash_attention_, fused_swiglu_, fused_cross_entropy_;
+  std::optional<bool> flash_attention_, fused_swiglu_, fp8_activation_store_, fused_cross_entropy_;
   std::optional<bool> overlap_grad_reduce_, overlap_param_gather_, overlap_p2p_, tp_comm_overlap_,
       cp_comm_overlap_, expert_overlap_;
   std::optional<MoeDispatcher> moe_dispatcher_;

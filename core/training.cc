@@ -68,6 +68,9 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
       "fused_swiglu", t.fused_swiglu,
       "the input of the MLP's second projection (gate x up) is recomputed in the backward pass, "
       "not kept");
+  io.Bool("fp8_activation_store", t.fp8_activation_store,
+          "the input of the MLP's activation function is kept in FP8 for the backward pass, by one "
+          "cast each way (Megatron-LM's --activation-func-fp8-input-store)");
   io.Bool("fused_cross_entropy", t.fused_cross_entropy, "no fp32 copy of the logits is kept");
   io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
             "tokens of the fullest expert rank over the mean; 1: balanced");

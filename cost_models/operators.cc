@@ -332,12 +332,17 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool g
   if (gathered) RegatherForWgrad("fc1 wgrad gather", h_);
   Operator& act = MemoryBound("activation", kWidth * tokens * (fc1_width + inner),
                               ModuleMask(modules | product_modules));
+  const double kept = training_.fp8_activation_store ? 1 : kWidth;
   act.saved.push_back(
-      {.name = "fc1 output", .bytes = Bytes(kWidth * tokens * fc1_width), .modules = modules});
+      {.name = "fc1 output", .bytes = Bytes(kept * tokens * fc1_width), .modules = modules});
   if (!(training_.fused_swiglu && model_.gated_linear_unit)) {
     act.saved.push_back({.name = "fc2 input",
                          .bytes = Bytes(input_width_ * tokens * inner),
                          .modules = ModuleMask(modules | product_modules)});
+  }
+  if (training_.fp8_activation_store) {
+    // A kernel of its own each way: BF16 in and FP8 out, and back.
+    MemoryBound("fp8 activation store", (kWidth + 1) * tokens * fc1_width, modules);
   }
   linear("fc2", h_, inner);
 }

@@ -1008,6 +1008,7 @@ class Interpreter {
     const std::string backend =
         Choice("--attention-backend", {"flash", "fused", "unfused", "local", "auto"});
     t.flash_attention = backend != "unfused" && backend != "local";
+    t.fp8_activation_store = Has("--activation-func-fp8-input-store");
     t.fused_cross_entropy = Has("--cross-entropy-loss-fusion");
     Set(t.offloaded_layers, "--cpu-offloading-num-layers", {0, kMostLayers});
 

@@ -12,6 +12,7 @@ constexpr std::string_view kReadSwitches[] = {
     "--account-for-embedding-in-pipeline-split",
     "--account-for-loss-in-pipeline-split",
     "--accumulate-allreduce-grads-in-fp32",
+    "--activation-func-fp8-input-store",
     "--add-qkv-bias",
     "--apply-residual-connection-post-layernorm",
     "--bf16",

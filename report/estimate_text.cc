@@ -38,6 +38,7 @@ std::string ChoicesText(const TrainingConfig& t) {
   };
   note(!t.flash_attention, "no FlashAttention");
   note(t.fused_swiglu, "fused SwiGLU");
+  note(t.fp8_activation_store, "FP8 activation store");
   note(t.fused_cross_entropy, "fused cross-entropy");
   note(t.tp_comm_overlap, "TP overlap");
   note(!t.cp_comm_overlap, "ring exchange not overlapped");

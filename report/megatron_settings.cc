@@ -330,6 +330,13 @@ void Software(const Job& job, Settings& s, ExportNotes& notes) {
     s.Switch("--cross-entropy-loss-fusion");
     s.Value("--cross-entropy-fusion-impl", "te");
   }
+  if (t.fp8_activation_store) {
+    if (job.model.gated_linear_unit && job.model.activation == Activation::kSilu) {
+      s.Switch("--activation-func-fp8-input-store");
+    } else {
+      notes.Cannot("training.fp8_activation_store", "only SwiGLU's input can be kept in FP8");
+    }
+  }
   switch (t.cuda_graph) {
     case CudaGraph::kNone:
       break;

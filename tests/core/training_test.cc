@@ -29,6 +29,7 @@ TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
     t.moment_bytes = between(2, 8);
     t.flash_attention = coin();
     t.fused_swiglu = coin();
+    t.fp8_activation_store = coin();
     t.fused_cross_entropy = coin();
     t.moe_imbalance = between(1, 10);
     t.overlap_grad_reduce = coin();

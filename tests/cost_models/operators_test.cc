@@ -46,6 +46,15 @@ TEST(LayerOperators, LlamaLayerKeepsWhatIsCountedByHand) {
       SavedBytes(LayerOperators(model, model.layer(0), shape, {.fused_swiglu = true}), 0, false)
           .value,
       1000 * (a_token - 2 * 28672));
+  // Gate and up in FP8: half of them, for a cast of 3 bytes an element more each way.
+  const std::vector<Operator> stored =
+      LayerOperators(model, model.layer(0), shape, {.fp8_activation_store = true});
+  EXPECT_DOUBLE_EQ(SavedBytes(stored, 0, false).value, 1000 * (a_token - 2 * 28672));
+  ASSERT_EQ(stored.size(), operators.size() + 1);
+  Bytes moved, moved_stored;
+  for (const Operator& op : operators) moved += op.bytes;
+  for (const Operator& op : stored) moved_stored += op.bytes;
+  EXPECT_DOUBLE_EQ((moved_stored - moved).value, 1000 * 3 * 2 * 28672.0);
 }
 
 TEST(LayerOperators, TensorAndContextParallelDivideWhatIsKept) {

@@ -299,6 +299,7 @@ class RandomJobs {
     t.moment_bytes = Coin() ? 8 : OneOf({2.0, 3.0, 4.0, 5.0, 6.0, 7.0});
     t.flash_attention = !Seldom();
     t.fused_swiglu = Seldom();
+    t.fp8_activation_store = Coin();
     t.fused_cross_entropy = Coin();
     t.offloaded_layers = Seldom() ? 2 : 0;
     t.cuda_graph = OneOf({CudaGraph::kNone, CudaGraph::kPartial, CudaGraph::kFull});
