@@ -247,9 +247,17 @@ ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches
           .virtual_stages = plan.virtual_stages};
 }
 
+int StagesPerCopy(const ParallelConfig& plan) {
+  return plan.pipeline * ChunksOfRank(ScheduleOf(plan, 1));
+}
+
+void DropOtherSplit(ParallelConfig& plan) {
+  if (int(plan.stage_layers.size()) != StagesPerCopy(plan)) plan.stage_layers.clear();
+}
+
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan) {
   return StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)),
-                  CopiesOfModel(plan.schedule));
+                  CopiesOfModel(plan.schedule), plan.stage_layers);
 }
 
 const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
@@ -774,6 +782,14 @@ QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
   const Ranks ranks =
       OverRanks<Ask::kTimeAndMemory>(recompute, [](std::size_t, const StageCost&) {});
   return {.step = MakespanOf(ranks).total + ranks.data + optimizer_, .peak = ranks.peak};
+}
+
+std::vector<RankCost> PipelineTerms::CostOfRanks(const RecomputeTerms& recompute) const {
+  std::vector<RankCost> costs;
+  OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t, const StageCost& cost) {
+    costs.push_back({.time = cost.total(), .peak = cost.peak});
+  });
+  return costs;
 }
 
 Bytes PipelineTerms::FloorPeak() const {

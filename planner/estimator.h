@@ -120,6 +120,10 @@ class PipelineTerms;
 
 // The schedule that `plan` names.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+// Stages of one copy of the model.
+int StagesPerCopy(const ParallelConfig& plan);
+// Forgets a split of the layers into another number of stages than the plan has.
+void DropOtherSplit(ParallelConfig& plan);
 // What each of its pipeline ranks holds.
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan);
 
@@ -167,6 +171,12 @@ struct QuickCost {
   Bytes peak;
 };
 
+// What a rank does of one micro-batch, all of its passes, and what it holds at most.
+struct RankCost {
+  Seconds time;
+  Bytes peak;
+};
+
 // A recompute choice made ready: every layer `treated`, or, where `leading` is not empty, the
 // first layers of every chunk treated and the others as in `rest`.  Views: all must outlive it.
 struct RecomputeTerms {
@@ -195,6 +205,7 @@ class PipelineTerms {
 
   Seconds Step(const RecomputeTerms& recompute) const;
   QuickCost Cost(const RecomputeTerms& recompute) const;
+  std::vector<RankCost> CostOfRanks(const RecomputeTerms& recompute) const;  // of each stage given
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
   // No choice of recomputation needs less, and of it the largest item of the fullest stage.

@@ -776,24 +776,11 @@ class Interpreter {
     run_.job.training.overlap_p2p = !Has("--no-overlap-p2p-communication");
     const std::vector<int> chunks = Chunks(p);
     p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-    if (chunks.empty() || mistakes_.count() > 0 || !reading_.model) return;
-    const std::vector<int> ours = LayersPerChunk(run_.job.model, p.pipeline, p.virtual_stages);
-    if (chunks != ours) {
-      Warn(0, "",
-           fmt::format("stages hold {} layers, and are costed with {}", Runs(chunks), Runs(ours)));
-    }
-  }
-
-  // "7, 14 x 8, 7".
-  static std::string Runs(const std::vector<int>& counts) {
-    std::string text;
-    for (std::size_t i = 0, end = 0; i < counts.size(); i = end) {
-      while (end < counts.size() && counts[end] == counts[i]) ++end;
-      if (!text.empty()) text += ", ";
-      text +=
-          end - i > 1 ? fmt::format("{} x {}", end - i, counts[i]) : fmt::format("{}", counts[i]);
-    }
-    return text;
+    if (chunks.empty() || mistakes_.count() > 0) return;
+    const std::vector<int> ours = reading_.model
+                                      ? LayersPerChunk(run_.job.model, p.pipeline, p.virtual_stages)
+                                      : std::vector<int>(chunks.size(), chunks.front());
+    if (chunks != ours) p.stage_layers = chunks;
   }
 
   // Layers of each chunk in the order of a micro-batch; empty where the model is not known.
@@ -884,6 +871,9 @@ class Interpreter {
       chunks.push_back(stage.layers);
       layers += stage.layers;
       mtp += stage.mtp_layers;
+    }
+    if (mtp > 0 && stages.back().mtp_layers != mtp) {
+      Warn(kOption, "multi-token-prediction modules are costed on the last stage");
     }
     const ModelConfig& m = run_.job.model;
     if (reading_.model && layers != m.num_layers) {

@@ -8,6 +8,7 @@
 #include <thread>
 #include <tuple>
 
+#include "planner/layer_split.h"
 #include "planner/parallel_work.h"
 
 namespace millwright {
@@ -17,7 +18,7 @@ auto Degrees(const ParallelConfig& p) {
   return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
                     p.recompute.full_layers, p.recompute.modules, p.zero, p.zero_shard, p.tensor,
                     p.sequence_parallel, p.context, p.context_kind, p.pipeline, p.virtual_stages,
-                    p.expert, p.expert_tensor, p.micro_batch_size);
+                    p.expert, p.expert_tensor, p.micro_batch_size, p.stage_layers);
 }
 
 // In ascending order, those up to `most`.
@@ -38,6 +39,9 @@ std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
 // partial recomputation in at most the second many steps.
 constexpr int kMostVirtualStages = 128;
 constexpr int kMostPartialRecomputes = 128;
+
+// A plan this much too large may fit with its layers divided otherwise.
+constexpr double kNearlyFits = 1.25;
 
 const Recompute kFirstLayer{
     .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
@@ -156,6 +160,7 @@ using LayoutKey = std::array<int, 7>;
 // What one worker has found.
 struct Findings {
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
+  std::map<LayoutKey, std::optional<RankedPlan>> near;  //   and the fastest that nearly does
   ParetoFront pareto;
   std::int64_t searched = 0;
   std::array<std::int64_t, kRejectionReasons> rejected{};
@@ -254,6 +259,7 @@ class Worker {
   bool paired_ = false;                        // these have their pairs
   std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
   std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
+  std::optional<RankedPlan>* near_ = nullptr;
 };
 
 void Worker::Run(const LayerShape& base) {
@@ -411,7 +417,9 @@ void Worker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
 
 void Worker::CostChoices(PipelineTerms& terms, const PipelineLayout& layout,
                          const ParallelConfig& plan) {
-  best_ = &findings_.best[KeyOf(plan, space_.training)];
+  const LayoutKey key = KeyOf(plan, space_.training);
+  best_ = &findings_.best[key];
+  near_ = &findings_.near[key];
   std::int64_t open = 0;
   const auto for_each = [&](const auto& act) {
     for (const Choice& choice : treated_) {
@@ -464,6 +472,11 @@ void Worker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_te
   if (cost.peak > space_.memory_limit) {
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
+    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit &&
+        (!*near_ || cost.step < (*near_)->step ||
+         (cost.step == (*near_)->step && Before(ranked(), **near_)))) {
+      *near_ = ranked();
+    }
     return;
   }
   if (!*best_ || cost.step < (*best_)->step ||
@@ -525,10 +538,14 @@ std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig&
 }
 
 void Merge(Findings& into, const Findings& from) {
-  for (const auto& [key, plan] : from.best) {
-    std::optional<RankedPlan>& slot = into.best[key];
-    if (plan && (!slot || Before(*plan, *slot))) slot = plan;
-  }
+  const auto fastest = [](auto& all, const auto& more) {
+    for (const auto& [key, plan] : more) {
+      std::optional<RankedPlan>& slot = all[key];
+      if (plan && (!slot || Before(*plan, *slot))) slot = plan;
+    }
+  };
+  fastest(into.best, from.best);
+  fastest(into.near, from.near);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (int i = 0; i < kRejectionReasons; ++i) into.rejected[i] += from.rejected[i];
@@ -622,6 +639,41 @@ Space CoarsePart(const Space& space) {
   return coarse;
 }
 
+// Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
+// that nearly fit.
+void SplitLayers(const Space& space, int threads, int top, Findings& all) {
+  std::vector<RankedPlan> candidates = Fastest(all, top, false);
+  const bool enough = int(candidates.size()) == top;
+  const Seconds limit = enough ? candidates.back().step : space.time_limit;
+  std::vector<RankedPlan> near;
+  for (const auto& [key, plan] : all.near) {
+    const std::optional<RankedPlan>& fits = all.best[key];
+    if (plan && plan->step <= limit && (!fits || plan->step < fits->step)) near.push_back(*plan);
+  }
+  std::sort(near.begin(), near.end(), Before);
+  if (int(near.size()) > top) near.resize(std::size_t(top));
+  candidates.insert(candidates.end(), near.begin(), near.end());
+
+  std::vector<Estimator> estimators;  // one a thread
+  for (int i = 0; i < threads; ++i) {
+    estimators.emplace_back(space.model, space.training, space.cluster);
+  }
+  std::vector<std::optional<Estimate>> split(candidates.size());
+  ForEachInParallel(candidates.size(), threads,
+                    [&](int thread, std::size_t i) {
+                      split[i] = BestSplit(estimators[std::size_t(thread)], candidates[i].plan,
+                                           space.memory_limit);
+                    },
+                    {});
+  for (const std::optional<Estimate>& estimate : split) {
+    if (!estimate) continue;
+    const RankedPlan plan{estimate->plan, estimate->step, estimate->peak};
+    std::optional<RankedPlan>& best = all.best[KeyOf(plan.plan, space.training)];
+    if (!best || Before(plan, *best)) best = plan;
+    all.pareto.Add(plan);
+  }
+}
+
 }  // namespace
 
 SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
@@ -673,6 +725,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     space.time_limit = std::max(coarse.back().step, kParetoSpan * coarse.front().step);
   }
   Merge(all, SearchSpace(space, threads, options.progress));
+  if (options.split_layers) SplitLayers(space, threads, options.top, all);
 
   SearchResult result;
   result.searched = all.searched;

@@ -10,6 +10,10 @@
 // and interleaved alone: how much of their communication in every pass other schedules hide is not
 // estimated well.
 //
+// Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,
+// and of plans that are faster and next to fitting, are divided anew (planner/layer_split).  That
+// changes no count.
+//
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  Branches are cut by bounds that change no answer: model state, or one layer,
 // over the memory; and time.  For the last a coarse search of a fixed part of the space comes
@@ -42,6 +46,7 @@ struct SearchOptions {
   int top = 10;
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
   int threads = 0;              // 0: one a core
+  bool split_layers = true;     // divide the layers of the best anew (planner/layer_split)
   PlanFilter filter;
   std::function<void(double share_done)> progress;  // from the calling thread, a few times a second
 };

@@ -445,16 +445,22 @@ class DataShares {
 
 // Of each stage, the kinds of its layers in order.
 std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
-                                            const PipelineSchedule& schedule) {
-  const int pipeline = schedule.pipeline, stages = schedule.stages_per_direction();
-  const std::vector<StageContent> content = StagesOf(model, pipeline, stages / pipeline);
+                                            const PipelineSchedule& schedule,
+                                            std::span<const int> stage_layers) {
+  std::vector<std::size_t> next(std::size_t(schedule.pipeline));  // of each rank's chunks
+  const std::vector<StageContent> content =
+      StagesOf(model, schedule.pipeline, schedule.rank_of_stage, schedule.directions, stage_layers);
   std::vector<std::vector<int>> kinds;
-  for (int s = 0; s < schedule.stages(); ++s) {
-    const int in_direction = s % stages;
-    kinds.push_back(
-        content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
+  for (const int rank : schedule.rank_of_stage) {
+    kinds.push_back(content[std::size_t(rank)].chunks[next[std::size_t(rank)]++]);
   }
   return kinds;
+}
+
+// The plan's own split of the layers, where it is one into the stages of this schedule.
+std::span<const int> SplitFor(const ParallelConfig& plan, const PipelineSchedule& schedule) {
+  const bool same = int(plan.stage_layers.size()) == schedule.stages_per_direction();
+  return same ? std::span(plan.stage_layers) : std::span<const int>();
 }
 
 // What ranks that hold the same weights sum once a step, and the loss.
@@ -527,7 +533,8 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
                                      const PipelineSchedule& schedule) {
   const std::vector<StageContent> ranks =
-      StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions);
+      StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions,
+               SplitFor(plan, schedule));
   const std::vector<StageContent> distinct = DistinctStages(ranks);
   ParallelConfig held = plan;
   held.virtual_stages = int(ranks[0].chunks.size());
@@ -630,7 +637,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.
-  const std::vector<std::vector<int>> kinds_of_stage = KindsOfStages(model, spec.schedule);
+  const std::vector<std::vector<int>> kinds_of_stage =
+      KindsOfStages(model, spec.schedule, SplitFor(plan, spec.schedule));
   for (const std::vector<int>& of_stage : kinds_of_stage) {
     std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {

@@ -38,7 +38,8 @@ Json ToJson(const ParallelConfig& p) {
           {"zero", p.zero},
           {"zero_shard", p.zero_shard},
           {"recompute", ShortName(p.recompute)},
-          {"schedule", std::string(NameOf(p.schedule))}};
+          {"schedule", std::string(NameOf(p.schedule))},
+          {"stage_layers", p.stage_layers}};
 }
 
 // A plan that can run.

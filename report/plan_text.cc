@@ -408,6 +408,11 @@ std::string LossSentence(const Contender& contender, const Contender& best) {
                        simulated_loss < Seconds(0) ? "gains" : "loses",
                        FormatSeconds(Seconds(std::abs(simulated_loss.value))));
   }
+  return LossSentence(plan, winner);
+}
+
+std::string LossSentence(const Estimate& plan, const Estimate& winner) {
+  const Seconds loss = plan.step - winner.step;
   std::vector<std::pair<Seconds, TimeItem>> causes;
   for (int i = 0; i < kTimeItems; ++i) {
     const auto item = static_cast<TimeItem>(i);
