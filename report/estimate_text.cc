@@ -237,6 +237,11 @@ std::string TimeText(const Estimate& e, const Style& style) {
     const double share = e.time[item] / e.step;
     table.Row({std::string("  ").append(Label(item)), PerStep(e.time[item]), Percent(share),
                Bar(share, BarColumns(style))});
+    if (item == TimeItem::kCompute) {
+      // What a perfect machine would take for the whole step.
+      table.Row({"    of it the model's FLOPs at the peak", PerStep(e.mfu * e.step), Percent(e.mfu),
+                 Bar(e.mfu, BarColumns(style))});
+    }
   }
   return table.Text(style);
 }
