@@ -240,7 +240,7 @@ void ConfigIo::Int(const char* key, int& value, IntRange range, const char* mean
 
 void ConfigIo::Ints(const char* key, std::vector<int>& value, IntRange range, const char* meaning) {
   State& s = *state_;
-  const std::string whole = fmt::format("integers from {} to {}", range.min, range.max);
+  const std::string bounds = fmt::format("from {} to {}", range.min, range.max);
   const std::string list = fmt::format("[{}]", fmt::join(value, ", "));
   switch (s.mode) {
     case State::Mode::kWrite:
@@ -252,16 +252,16 @@ void ConfigIo::Ints(const char* key, std::vector<int>& value, IntRange range, co
                  meaning, Presence::kOptional);
       return;
     case State::Mode::kRead: {
-      const JsonValue* got = s.Find(key, "a list of " + whole, Presence::kOptional);
+      const JsonValue* got = s.Find(key, "a list of integers " + bounds, Presence::kOptional);
       if (got == nullptr) return;
-      if (got->kind != Kind::kArray) return s.Wrong(key, "a list of " + whole, *got);
+      if (got->kind != Kind::kArray) return s.Wrong(key, "a list of integers " + bounds, *got);
       value.clear();
       for (std::size_t i = 0; i < got->items.size(); ++i) {
         const JsonValue& item = got->items[i];
         if (item.kind == Kind::kInteger && item.integer >= range.min && item.integer <= range.max) {
           value.push_back(static_cast<int>(item.integer));
         } else {
-          s.Wrong(PointerTo(s.Pointer(key), std::to_string(i)), "an integer of the " + whole, item);
+          s.Wrong(PointerTo(s.Pointer(key), std::to_string(i)), "an integer " + bounds, item);
         }
       }
       return;

@@ -256,6 +256,9 @@ void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   ParallelConfig chunked_plan = p;
   chunked_plan.schedule = chunked ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   const ChunkLayers chunks = ChunkLayersOf(job.model, chunked_plan);
+  if (!p.stage_layers.empty() && p.stage_layers != chunks.layers) {
+    notes.Cannot("parallel.stage_layers", "it divides the stages of another schedule");
+  }
   if (!chunks.even) {
     s.Value("--pipeline-model-parallel-layout",
             PipelineLayout(chunks.layers, job.model.mtp_num_layers));
