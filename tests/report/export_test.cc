@@ -14,7 +14,6 @@
 
 #include "core/model_presets.h"
 #include "planner/estimator.h"
-#include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/megatron_args.h"
 #include "report/export_notes.h"
@@ -259,7 +258,8 @@ std::vector<std::string> Differences(const std::string& part, const T& a, const 
   const nlohmann::json left = JsonOf(a), right = JsonOf(b);
   std::vector<std::string> fields;
   for (const auto& [key, value] : left.items()) {
-    if (!right.contains(key) || right[key] != value) fields.push_back(fmt::format("{}.{}", part, key));
+    if (!right.contains(key) || right[key] != value)
+      fields.push_back(fmt::format("{}.{}", part, key));
   }
   for (const auto& [key, value] : right.items()) {
     if (!left.contains(key)) fields.push_back(fmt::format("{}.{}", part, key));

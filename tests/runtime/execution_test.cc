@@ -95,7 +95,8 @@ TEST(Execution, LayersDividedByThePlan) {
        {std::pair{ScheduleKind::k1F1B, std::vector{1, 5, 2, 0}},
         std::pair{ScheduleKind::kZbV, std::vector{0, 1, 2, 1, 1, 1, 1, 1}},
         std::pair{ScheduleKind::kDualPipe, std::vector{1, 2, 4, 1}}}) {
-    const ParallelConfig parallel{.pipeline = 4, .schedule = schedule, .stage_layers = layers};
+    ParallelConfig parallel{.pipeline = 4, .schedule = schedule};
+    parallel.stage_layers = layers;
     ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8, 4));
   }
 }
