@@ -49,6 +49,7 @@ class Builder {
         schedule_(spec.schedule),
         graph_(schedule_.pipeline),
         merged_(std::size_t(schedule_.stages())),
+        slowing_(std::size_t(schedule_.stages()), {-1, -1, -1, -1}),
         forward_end_(Table()),
         backward_end_(Table()),
         forward_send_(Table()),
@@ -80,7 +81,10 @@ class Builder {
     std::vector<std::array<std::optional<double>, 4>> usual(std::size_t(schedule_.stages()));
     double tasks = 0;
     for (const auto& order : schedule_.orders) {
+      bool in_pair = false;
       for (const Pass& pass : order) {
+        if (pass.overlaps_next || in_pair) tasks += Slowing(pass);
+        in_pair = pass.overlaps_next;
         std::optional<double>& known = usual[pass.stage][std::size_t(pass.kind)];
         if (!known) {
           const double pieces = double(StepsOf(pass, false).size());
@@ -92,6 +96,18 @@ class Builder {
       }
     }
     return tasks;
+  }
+
+  // Tasks that slow the other pass of a pair.
+  double Slowing(const Pass& pass) {
+    double& known = slowing_[pass.stage][std::size_t(pass.kind)];
+    if (known < 0) {
+      const std::vector<Step> steps = StepsOf(pass, false);
+      known = double(std::count_if(steps.begin(), steps.end(), [](const Step& step) {
+        return step.piece->sm_share > 0;
+      }));
+    }
+    return known;
   }
 
   TaskGraph Build() {
@@ -190,21 +206,28 @@ class Builder {
     if (!spec_.overlap_transfers) last_send_ = send;
   }
 
-  // Data-parallel collectives take part of the GPU from what runs beside them.
-  void Contend(int rank, int stage, Seconds communication) {
-    if (communication.value <= 0) return;
-    graph_.Add({.duration = communication,
+  // Collectives take part of the GPU from what runs beside them.
+  void Contend(const Thread& thread, Seconds slowed, Cause cause = Cause::kData,
+               bool routed = false) {
+    if (slowed.value <= 0) return;
+    graph_.Add({.duration = slowed,
                 .label = graph_.Label("slowed by NCCL"),
-                .rank = std::uint16_t(rank),
-                .stage = std::uint16_t(stage),
+                .routed = routed,
+                .micro_batch = thread.micro_batch,
+                .rank = std::uint16_t(thread.rank),
+                .stage = std::uint16_t(thread.stage),
                 .stream = Stream::kCompute,
-                .cause = Cause::kData});
+                .cause = cause});
+  }
+  static Thread OfStage(int rank, int stage) {
+    return {.rank = rank, .stage = stage, .micro_batch = -1};
   }
 
   void ContendSharded(const Thread& thread, const std::vector<Piece>& pass, Seconds communication) {
     Seconds compute;
     for (const Piece& piece : pass) compute += piece.duration;
-    Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
+    Contend(OfStage(thread.rank, thread.stage),
+            spec_.shard_contention * std::min(compute, communication));
   }
 
   // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
@@ -244,7 +267,7 @@ class Builder {
     for (std::size_t i = 0; i < Layers(stage).size(); ++i) {
       if (layer_gather_[std::size_t(stage)][i] == kNoTask) continue;
       const LayerPasses& kind = spec_.kinds[std::size_t(Layers(stage)[i])];
-      Contend(rank, stage, spec_.contention * kind.gather.time());
+      Contend(OfStage(rank, stage), spec_.contention * kind.gather.time());
     }
   }
 
@@ -513,6 +536,10 @@ class Builder {
                                     .stream = step.piece->stream,
                                     .cause = step.piece->cause,
                                     .communication = step.communication});
+      if (in_pair_ && step.piece->sm_share > 0) {
+        Contend(thread, step.piece->sm_share * step.piece->duration, step.piece->cause,
+                step.piece->routed);
+      }
       bool first = false;
       for (const std::size_t back : step.piece->after) {
         if (back == 0) continue;
@@ -549,7 +576,8 @@ class Builder {
       if (spec_.overlap_reduce && kind.stays_gathered) {
         ContendSharded(thread, kind.backward, kind.shard_reduce.time());
       } else if (spec_.overlap_reduce && !kind.shard_gather.any()) {
-        Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
+        Contend(OfStage(thread.rank, thread.stage),
+                spec_.contention * kind.shard_reduce.time());
       }
       if (!spec_.overlap_reduce) thread.also = last;
     }
@@ -570,7 +598,7 @@ class Builder {
     // Only the rank that is last to finish has no time to spare for it.
     const bool last_to_finish = rank == schedule_.rank_of_stage[0];
     if (spec_.overlap_reduce && last_to_finish)
-      Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce.time());
+      Contend(OfStage(rank, bucket.from.stage), spec_.contention * bucket.reduce.time());
     bucket = {};
   }
 
@@ -627,6 +655,7 @@ class Builder {
     const std::vector<Step> steps_a = StepsOf(a, first_a), steps_b = StepsOf(b, first_b);
     const bool last_a = LastGradients(a), last_b = LastGradients(b);
     std::size_t at_a = 0, at_b = 0;
+    in_pair_ = true;
     while (at_a < steps_a.size() || at_b < steps_b.size()) {
       // Keep the two in step by the share each has done.
       const bool take_a = at_b >= steps_b.size() ||
@@ -637,6 +666,7 @@ class Builder {
         Emit(second, steps_b, at_b, b, last_b);
       }
     }
+    in_pair_ = false;
     End(first, a);
     End(second, b);
   }
@@ -725,6 +755,7 @@ class Builder {
   TaskGraph graph_;
   std::vector<KnownPasses> known_;   // of kinds of layers, embedding, head
   std::vector<KnownPasses> merged_;  // of each stage, once they were needed
+  std::vector<std::array<double, 4>> slowing_;  //   and how many tasks; below 0: not yet known
   std::deque<Piece> merged_pieces_;
   std::array<TaskId, kStreams> last_of_stream_{};           // of a rank's passes; merged
   PassTable forward_end_, backward_end_;                    // last task of a pass
@@ -741,6 +772,7 @@ class Builder {
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
   TaskId last_send_ = kNoTask;  // where sends are waited for
   bool sharded_ = false;        // ZeRO-3
+  bool in_pair_ = false;        // two passes run together
 };
 
 }  // namespace

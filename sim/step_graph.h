@@ -19,7 +19,8 @@
 //   optimizer            when all gradients are in
 //
 // While a data-parallel collective runs under compute it takes SMs and bandwidth from it: a share
-// of its time (StepSpec::contention) is added to the compute stream where it is launched.
+// of its time (StepSpec::contention) is added to the compute stream where it is launched; and so it
+// is with communication of one pass of an overlapped pair (Piece::sm_share).
 #pragma once
 
 #include <array>
@@ -42,6 +43,8 @@ struct Piece {
   // before.
   std::array<std::uint8_t, 2> after{1, 0};
   bool routed = false;  // experts' compute, and the exchanges around it
+  // Of its time, what compute of another pass that runs beside it takes longer.
+  double sm_share = 0;
   Communication communication{};
 };
 
