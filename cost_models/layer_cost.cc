@@ -193,6 +193,7 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
 }
 
 OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {
+  const double slow = 1 / x.calibration.compute_speed;
   OperatorCost cost{.forward = {}, .backward = {}, .modules = op.modules};
   switch (op.kind) {
     case OperatorKind::kGemm:
@@ -253,6 +254,9 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       }
       break;
     }
+  }
+  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
+    *time = slow * *time;
   }
   return cost;
 }

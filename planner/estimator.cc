@@ -84,6 +84,14 @@ void Hide(Seconds hidden, StepTime& time) {
   for (TimeItem item : kExchanges) time[item] = left * time[item];
 }
 
+Calibration CalibrationOf(const TrainingConfig& training, const Cluster& cluster,
+                          const EndToEnd& end_to_end) {
+  Calibration calibration = Adjusted(CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(),
+                                     cluster.gpus(), training);
+  calibration.compute_speed = cluster.config().slowest().compute;
+  return calibration;
+}
+
 }  // namespace
 
 std::string_view Name(TimeItem item) {
@@ -209,8 +217,7 @@ Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(std::make_unique<Calibration>(Adjusted(
-          CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training))),
+      calibration_(std::make_unique<Calibration>(CalibrationOf(training, cluster, end_to_end))),
       context_{.gpu = cluster.gpu(),
                .calibration = *calibration_,
                .training = training,

@@ -527,6 +527,20 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
   }
 }
 
+// Prices are of the slowest node of all; a pipeline rank goes as fast as the slowest of its own.
+std::vector<double> ComputeTimes(const ClusterConfig& cluster, int pipeline) {
+  std::vector<double> times;
+  const double slowest = cluster.slowest().compute;
+  if (slowest == 1) return times;
+  const std::int64_t plane = cluster.gpus() / pipeline;
+  for (int rank = 0; rank < pipeline; ++rank) {
+    const int first = int(rank * plane / cluster.gpus_per_node);
+    const int last = int(((rank + 1) * plane - 1) / cluster.gpus_per_node);
+    times.push_back(slowest / SlowestOf(cluster.unlike_nodes, first, last).compute);
+  }
+  return times;
+}
+
 }  // namespace
 
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
@@ -695,6 +709,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                                                     estimator.cluster().gpu(),
                                                                     calibration));
   }
+  spec.compute_time = ComputeTimes(estimator.cluster().config(), plan.pipeline);
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));

@@ -30,6 +30,7 @@ struct Thread {
 // A piece of a pass with what goes with it.
 struct Step {
   const Piece* piece = nullptr;
+  Seconds duration;  // on this rank
   std::uint16_t label = 0, communication = kNoCommunication;
   Bytes taken, given_back;
   TaskId waits_for = kNoTask;  // a bucket of parameters
@@ -103,9 +104,8 @@ class Builder {
     double& known = slowing_[pass.stage][std::size_t(pass.kind)];
     if (known < 0) {
       const std::vector<Step> steps = StepsOf(pass, false);
-      known = double(std::count_if(steps.begin(), steps.end(), [](const Step& step) {
-        return step.piece->sm_share > 0;
-      }));
+      known = double(std::count_if(steps.begin(), steps.end(),
+                                   [](const Step& step) { return step.piece->sm_share > 0; }));
     }
     return known;
   }
@@ -148,6 +148,7 @@ class Builder {
       for (const Piece& piece : *pieces) {
         known[std::size_t(kind)].push_back(
             {.piece = &piece,
+             .duration = piece.duration,
              .label = graph_.Label(piece.label),
              .communication = graph_.Communicate(piece.communication)});
       }
@@ -206,28 +207,27 @@ class Builder {
     if (!spec_.overlap_transfers) last_send_ = send;
   }
 
-  // Collectives take part of the GPU from what runs beside them.
-  void Contend(const Thread& thread, Seconds slowed, Cause cause = Cause::kData,
+  // Collectives take part of the GPU from what runs beside them.  Of no micro-batch: it is none of
+  // the pieces of a pass.
+  void Contend(int rank, int stage, Seconds slowed, Cause cause = Cause::kData,
                bool routed = false) {
     if (slowed.value <= 0) return;
-    graph_.Add({.duration = slowed,
+    graph_.Add({.duration = OnRank(rank, slowed),
                 .label = graph_.Label("slowed by NCCL"),
                 .routed = routed,
-                .micro_batch = thread.micro_batch,
-                .rank = std::uint16_t(thread.rank),
-                .stage = std::uint16_t(thread.stage),
+                .rank = std::uint16_t(rank),
+                .stage = std::uint16_t(stage),
                 .stream = Stream::kCompute,
                 .cause = cause});
   }
-  static Thread OfStage(int rank, int stage) {
-    return {.rank = rank, .stage = stage, .micro_batch = -1};
+  Seconds OnRank(int rank, Seconds compute) const {
+    return spec_.compute_time.empty() ? compute : spec_.compute_time[std::size_t(rank)] * compute;
   }
 
   void ContendSharded(const Thread& thread, const std::vector<Piece>& pass, Seconds communication) {
     Seconds compute;
     for (const Piece& piece : pass) compute += piece.duration;
-    Contend(OfStage(thread.rank, thread.stage),
-            spec_.shard_contention * std::min(compute, communication));
+    Contend(thread.rank, thread.stage, spec_.shard_contention * std::min(compute, communication));
   }
 
   // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
@@ -267,7 +267,7 @@ class Builder {
     for (std::size_t i = 0; i < Layers(stage).size(); ++i) {
       if (layer_gather_[std::size_t(stage)][i] == kNoTask) continue;
       const LayerPasses& kind = spec_.kinds[std::size_t(Layers(stage)[i])];
-      Contend(OfStage(rank, stage), spec_.contention * kind.gather.time());
+      Contend(rank, stage, spec_.contention * kind.gather.time());
     }
   }
 
@@ -326,6 +326,12 @@ class Builder {
       if (last_stage) add(Head(), spec_.head, kNoTask);
       for (std::size_t i = layers.size(); i-- > 0;) layer(i);
       if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
+    }
+    if (!spec_.compute_time.empty()) {
+      const int rank = schedule_.rank_of_stage[std::size_t(stage)];
+      for (Step& step : steps) {
+        if (step.piece->stream == Stream::kCompute) step.duration = OnRank(rank, step.duration);
+      }
     }
     return steps;
   }
@@ -441,7 +447,7 @@ class Builder {
         taken += steps[i].taken;
         given_back += steps[i].given_back;
       }
-      merged_pieces_.back().duration += LengthOf(steps, group.begin, group.end);
+      task.duration += LengthOf(steps, group.begin, group.end);
       // Taken at once is the most that its pieces hold, given back what they do not keep.
       const Bytes held = task.taken - task.given_back + taken;
       task.taken = std::max(task.taken, held);
@@ -489,7 +495,7 @@ class Builder {
           of_stream = std::max(of_stream, ends[ends.size() - back]);
         }
       }
-      of_stream += piece.duration;
+      of_stream += steps[at].duration;
       ends.push_back(of_stream);
       length = std::max(length, of_stream);
     }
@@ -525,7 +531,7 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const TaskId id = graph_.Add({.duration = step.piece->duration,
+      const TaskId id = graph_.Add({.duration = step.duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
                                     .label = step.label,
@@ -537,8 +543,8 @@ class Builder {
                                     .cause = step.piece->cause,
                                     .communication = step.communication});
       if (in_pair_ && step.piece->sm_share > 0) {
-        Contend(thread, step.piece->sm_share * step.piece->duration, step.piece->cause,
-                step.piece->routed);
+        Contend(thread.rank, thread.stage, step.piece->sm_share * step.piece->duration,
+                step.piece->cause, step.piece->routed);
       }
       bool first = false;
       for (const std::size_t back : step.piece->after) {
@@ -576,8 +582,7 @@ class Builder {
       if (spec_.overlap_reduce && kind.stays_gathered) {
         ContendSharded(thread, kind.backward, kind.shard_reduce.time());
       } else if (spec_.overlap_reduce && !kind.shard_gather.any()) {
-        Contend(OfStage(thread.rank, thread.stage),
-                spec_.contention * kind.shard_reduce.time());
+        Contend(thread.rank, thread.stage, spec_.contention * kind.shard_reduce.time());
       }
       if (!spec_.overlap_reduce) thread.also = last;
     }
@@ -598,7 +603,7 @@ class Builder {
     // Only the rank that is last to finish has no time to spare for it.
     const bool last_to_finish = rank == schedule_.rank_of_stage[0];
     if (spec_.overlap_reduce && last_to_finish)
-      Contend(OfStage(rank, bucket.from.stage), spec_.contention * bucket.reduce.time());
+      Contend(rank, bucket.from.stage, spec_.contention * bucket.reduce.time());
     bucket = {};
   }
 
@@ -708,7 +713,7 @@ class Builder {
         spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
     if (optimizer.value > 0) {
       const std::array<TaskId, 1> waits{last};
-      graph_.Add({.duration = optimizer,
+      graph_.Add({.duration = OnRank(rank, optimizer),
                   .label = graph_.Label("optimizer"),
                   .rank = std::uint16_t(rank),
                   .stage = std::uint16_t(end.stage),
@@ -753,8 +758,8 @@ class Builder {
   StepDetail detail_;
   const PipelineSchedule& schedule_;
   TaskGraph graph_;
-  std::vector<KnownPasses> known_;   // of kinds of layers, embedding, head
-  std::vector<KnownPasses> merged_;  // of each stage, once they were needed
+  std::vector<KnownPasses> known_;              // of kinds of layers, embedding, head
+  std::vector<KnownPasses> merged_;             // of each stage, once they were needed
   std::vector<std::array<double, 4>> slowing_;  //   and how many tasks; below 0: not yet known
   std::deque<Piece> merged_pieces_;
   std::array<TaskId, kStreams> last_of_stream_{};           // of a rank's passes; merged

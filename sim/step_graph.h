@@ -98,6 +98,8 @@ struct StepSpec {
   double contention = 0;           // of a data-parallel collective once a step, added to compute
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication
   double bucket_parameters = 0;
+  // Of each rank: what a second of compute in all of the above takes; empty: a second.
+  std::vector<double> compute_time;
   bool overlap_gather = true, overlap_reduce = true;
   bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };
