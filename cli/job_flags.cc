@@ -244,6 +244,13 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job, std::optional<std::in
     line.Missing("--cluster", "missing; give a preset or a JSON file");
   }
   if (job.has_cluster) Resize(line, job.cluster, gpus);
+  if (job.has_cluster && !job.cluster.unlike_nodes.empty() && !line.HasProblems()) {
+    line.Warning("unlike_nodes", fmt::format("estimates and plans take every node to be as slow as "
+                                             "the slowest, {}; simulate --fidelity full has each "
+                                             "as it is ({})",
+                                             TextOf(job.cluster.slowest()),
+                                             TextOf(job.cluster.unlike_nodes)));
+  }
   if (job.has_cluster && what_if_) {
     try {
       ApplyWhatIf(job.cluster, *what_if_);

@@ -115,6 +115,8 @@ struct Calibration {
   OverlapCalibration overlap;
   HostCalibration host;
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
+  // Of the slowest GPU, over that of the others: what a rank computes takes 1 / compute_speed.
+  double compute_speed = 1;
 };
 
 // The family of `gpu`, with the curves of its calibration file where it has one; a family that is

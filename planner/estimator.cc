@@ -15,33 +15,36 @@ class PieceTimes {
   struct Piece {
     Seconds time;
     Stream stream;
+    Seconds slows;  // compute of the other pass
   };
   void AddForward(const LayerCost& layer, ModuleMask modules, bool all) {
     for (const OperatorCost& op : layer.operators) {
-      if (all || (op.modules & modules) != 0) Add(op.forward);
+      if (all || (op.modules & modules) != 0) Add(op.forward, op.sm_share);
     }
-    if (all) Add(layer.launch_wait.forward);
+    if (all) Add(layer.launch_wait.forward, 0);
   }
   void AddBackward(const LayerCost& layer) {
-    for (auto op = layer.operators.rbegin(); op != layer.operators.rend(); ++op) Add(op->backward);
-    Add(layer.launch_wait.backward);
+    for (auto op = layer.operators.rbegin(); op != layer.operators.rend(); ++op) {
+      Add(op->backward, op->sm_share);
+    }
+    Add(layer.launch_wait.backward, 0);
   }
   const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
-  void Add(const PassTime& time) {
-    Add(time.compute, kCompute);
-    Add(time.tensor, kTensor);
-    Add(time.context, kContext);
-    Add(time.expert, kExpert);
+  void Add(const PassTime& time, double sm_share) {
+    Add(time.compute, kCompute, 0);
+    Add(time.tensor, kTensor, sm_share);
+    Add(time.context, kContext, sm_share);
+    Add(time.expert, kExpert, sm_share);
   }
-  void Add(Seconds time, Stream stream) {
+  void Add(Seconds time, Stream stream, double sm_share) {
     if (time.value <= 0) return;
-    if (!pieces_.empty() && pieces_.back().stream == stream) {
-      pieces_.back().time += time;
-    } else {
-      pieces_.push_back({time, stream});
+    if (pieces_.empty() || pieces_.back().stream != stream) {
+      pieces_.push_back({.time{}, .stream = stream, .slows{}});
     }
+    pieces_.back().time += time;
+    pieces_.back().slows += sm_share * time;
   }
   std::vector<Piece> pieces_;
 };
@@ -61,6 +64,7 @@ Seconds TimeTogether(const PieceTimes& forward, const PieceTimes& backward, int 
     const PieceTimes::Piece& piece = pieces[at[pass]++ % pieces.size()];
     end[pass] = std::max(end[pass], free[piece.stream]) + piece.time;
     free[piece.stream] = end[pass];
+    free[PieceTimes::kCompute] += piece.slows;
   }
   return std::max(end[0], end[1]);
 }
@@ -78,6 +82,14 @@ void Hide(Seconds hidden, StepTime& time) {
   if (hidden.value <= 0) return;
   const double left = 1 - hidden / exchanged;
   for (TimeItem item : kExchanges) time[item] = left * time[item];
+}
+
+Calibration CalibrationOf(const TrainingConfig& training, const Cluster& cluster,
+                          const EndToEnd& end_to_end) {
+  Calibration calibration = Adjusted(CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(),
+                                     cluster.gpus(), training);
+  calibration.compute_speed = cluster.config().slowest().compute;
+  return calibration;
 }
 
 }  // namespace
@@ -205,8 +217,7 @@ Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(std::make_unique<Calibration>(Adjusted(
-          CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training))),
+      calibration_(std::make_unique<Calibration>(CalibrationOf(training, cluster, end_to_end))),
       context_{.gpu = cluster.gpu(),
                .calibration = *calibration_,
                .training = training,

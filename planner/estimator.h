@@ -9,8 +9,6 @@
 // equal stages with nothing contending; for uneven ones the simulator is the measure:
 // tests/planner/cross_check_test.cc states how close they are.
 //
-// Limit: what an overlapped pair (DualPipe) hides takes nothing from the compute that hides it.
-//
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
 // tens of nanoseconds per recompute choice.  Tests hold that both give the same numbers.

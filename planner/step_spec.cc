@@ -50,7 +50,9 @@ class PieceList {
     }
     Add({.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
   }
-  void Collective(const Operator& op, Seconds duration, const Communication& communication) {
+  // `sm_share`: taken from what another pass computes beside it.
+  void Collective(const Operator& op, Seconds duration, const Communication& communication,
+                  double sm_share = 0) {
     if (duration.value <= 0) return;
     // Between dispatch and combine, or the other way round, there is nothing but experts.
     const bool exchange = op.group == GroupKind::kExpert;
@@ -60,16 +62,17 @@ class PieceList {
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
          .routed = exchange,
+         .sm_share = sm_share,
          .communication = communication});
   }
-  // A collective, and compute that starts with it; what comes next waits for both.
+  // A collective, and compute that starts with it and is slowed; what comes next waits for both.
   void Beside(const Operator& op, Seconds duration, const Communication& communication,
-              const char* label, Seconds compute) {
+              double sm_share, const char* label, Seconds compute) {
     MILLWRIGHT_CHECK(duration.value > 0 && compute.value > 0);
     const After begin = after_;
     Collective(op, duration, communication);
     Next(Back(begin, 1));
-    Compute(label, compute);
+    Compute(label, compute + SlowedBeside(compute, duration, sm_share));
     Next({1, 2});
   }
   // What the next piece waits for: so far back.  It is one of its own.
@@ -143,7 +146,7 @@ class PassBuilder {
         const double steps = ring->repeats + 1;
         const Seconds attention = costs_[i].forward.compute;
         list.Compute("forward", attention / steps);
-        Beside(list, *ring, costs_[next].forward, true, "attention",
+        Beside(list, *ring, costs_[next].forward, true, costs_[next].sm_share, "attention",
                attention * (ring->repeats / steps));
         ++i;
         continue;
@@ -183,7 +186,7 @@ class PassBuilder {
         const double steps = op.repeats + 1;
         const Seconds compute = costs_[attention].backward.compute;
         list.Compute("backward", compute / steps);
-        Beside(list, op, costs_[i].backward, false, "attention backward",
+        Beside(list, op, costs_[i].backward, false, costs_[i].sm_share, "attention backward",
                compute * (op.repeats / steps));
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
@@ -243,7 +246,7 @@ class PassBuilder {
     if (chunked) {
       Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward");
     } else if (regather && both) {
-      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, "backward", input);
+      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, 0, "backward", input);
     } else {
       list.Compute("backward", input);
     }
@@ -298,11 +301,13 @@ class PassBuilder {
   }
 
   void Beside(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
-              const char* label, Seconds compute) const {
-    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), label, compute);
+              double sm_share, const char* label, Seconds compute) const {
+    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), sm_share, label, compute);
   }
   void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward) const {
-    list.Collective(op, TimeOf(pass), CommunicationOf(op, forward));
+    const std::size_t i = IndexOf(op);
+    const bool own = op.hidden_under >= 0 || overlaps_[i].gemm >= 0;
+    list.Collective(op, TimeOf(pass), CommunicationOf(op, forward), own ? 0 : costs_[i].sm_share);
   }
   static Seconds TimeOf(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
 
@@ -528,6 +533,20 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
   }
 }
 
+// Prices are of the slowest node of all; a pipeline rank goes as fast as the slowest of its own.
+std::vector<double> ComputeTimes(const ClusterConfig& cluster, int pipeline) {
+  std::vector<double> times;
+  const double slowest = cluster.slowest().compute;
+  if (slowest == 1) return times;
+  const std::int64_t plane = cluster.gpus() / pipeline;
+  for (int rank = 0; rank < pipeline; ++rank) {
+    const int first = int(rank * plane / cluster.gpus_per_node);
+    const int last = int(((rank + 1) * plane - 1) / cluster.gpus_per_node);
+    times.push_back(slowest / SlowestOf(cluster.unlike_nodes, first, last).compute);
+  }
+  return times;
+}
+
 }  // namespace
 
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
@@ -698,6 +717,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                                                     estimator.cluster().gpu(),
                                                                     calibration));
   }
+  spec.compute_time = ComputeTimes(estimator.cluster().config(), plan.pipeline);
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));
