@@ -193,6 +193,9 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
 }
 
 OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {
+  if (x.calibration.executed && op.kind != OperatorKind::kCollective) {
+    return ExecutedCost(op, *x.calibration.executed, x.gpu);
+  }
   OperatorCost cost{.forward = {}, .backward = {}, .modules = op.modules};
   switch (op.kind) {
     case OperatorKind::kGemm:
@@ -346,7 +349,8 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
             overlap.backward.total() - (gemm.backward.compute - gemm.weight_gradient);
       }
     }
-    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0) {
+    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0 &&
+        !context.calibration.executed) {
       const Operator& cover = operators[op.hidden_under];
       const OperatorCost& covering = layer.operators[op.hidden_under];
       const auto expose = [&](Seconds& communication, Seconds window) {

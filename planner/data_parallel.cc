@@ -138,6 +138,9 @@ Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGrou
   const double stepped = zero >= 1 ? parameters.dense / double(groups.dense_shard) +
                                          parameters.expert / double(groups.expert_shard)
                                    : parameters.total();
+  if (calibration.executed) {
+    return ExecutedOptimizerTime(parameters.total(), stepped, *calibration.executed, gpu);
+  }
   return Bytes(stepped * calibration.optimizer_bytes_per_parameter) / gpu.hbm_bandwidth;
 }
 
