@@ -255,6 +255,9 @@ MeasureAnswer MeasureAll(const MeasureAsked& asked, Backend& backend, const std:
   options.stop = [&] { return interrupt.pending() || seconds() > asked.budget; };
   Measurer measurer(backend, options);
   MeasureAnswer answer{.on = OnOf(asked, machine), .cases = asked.cases.size()};
+  // A product that takes a core milliseconds, and a GPU tenths of one.
+  const std::int64_t size = asked.on_gpus() ? 4096 : 256;
+  answer.overlap = measurer.Overlap({.m = size, .n = size, .k = size});
   constexpr Seconds kBetweenFiles{2};
   constexpr int kFewest = 3;  // repeats of which there is a median
   Seconds written;

@@ -81,7 +81,13 @@ std::vector<Kind> KindsOf(const MeasureAnswer& answer) {
   return kinds;
 }
 
-constexpr const char* kNoOverlap = "none: a rank does one thing after the other";
+std::string OverlapText(const OverlapTimes& overlap) {
+  return fmt::format(
+      "A product takes {}, an exchange of {} {}, both together {}: {:.0f}% of the shorter is "
+      "hidden.\n",
+      FormatSeconds(overlap.product), FormatPayload(Bytes(overlap.bytes)),
+      FormatSeconds(overlap.messages), FormatSeconds(overlap.together), 100 * overlap.hidden());
+}
 
 }  // namespace
 
@@ -101,7 +107,8 @@ std::string MeasureText(const MeasureAnswer& answer, const Style& style) {
                FormatSeconds(kind.fastest), kind.most});
   }
   text += table.Text(style);
-  text += fmt::format("\nOverlap of compute and communication: {}.\n", kNoOverlap);
+  text += "\n";
+  if (answer.overlap) text += Wrapped(OverlapText(*answer.overlap), style.width, 0);
   for (const std::string& file : answer.files) text += "  " + file + "\n";
   return text;
 }
@@ -119,16 +126,23 @@ std::string MeasureJson(const MeasureAnswer& answer) {
                     {"repeats", one.timing.repeats},
                     {"settled", one.timing.settled}});
   }
+  Json timing{{"measure_s", answer.seconds.value}, {"rows", std::move(rows)}};
+  if (answer.overlap) {
+    timing["overlap"] = {{"product_s", answer.overlap->product.value},
+                         {"messages_s", answer.overlap->messages.value},
+                         {"together_s", answer.overlap->together.value},
+                         {"message_bytes", answer.overlap->bytes},
+                         {"hidden", answer.overlap->hidden()}};
+  }
   const Json all{{"gpu", answer.on.gpu},
                  {"machine", answer.on.machine},
                  {"ranks", answer.on.ranks},
                  {"dtype", answer.on.dtype},
                  {"library", answer.on.library},
-                 {"overlap", kNoOverlap},
                  {"cases", answer.cases},
                  {"interrupted", answer.interrupted},
                  {"files", answer.files},
-                 {"timing", {{"measure_s", answer.seconds.value}, {"rows", std::move(rows)}}}};
+                 {"timing", std::move(timing)}};
   return all.dump(2) + "\n";
 }
 

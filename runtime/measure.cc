@@ -512,4 +512,52 @@ Timing Measurer::Of(const CollectiveCase& c) {
   return {};
 }
 
+std::optional<OverlapTimes> Measurer::Overlap(const GemmCase& product) {
+  if (backend_.ranks() < 2) return std::nullopt;
+  const int rank = backend_.rank(), other = 1 - rank;
+  const Tensor x = Random(product.m, product.k), w = Random(product.n, product.k);
+  Tensor out, message, arrived;
+  const auto send = [&](std::int64_t elements) {
+    if (rank > 1) return;
+    message = Tensor::Zeros(backend_, 1, elements);
+    backend_.Send("measured", other, 1, std::move(message));
+  };
+  const auto receive = [&](std::int64_t elements) {
+    if (rank > 1) return;
+    arrived = Tensor(backend_, 1, elements);
+    backend_.Receive(other, 1, arrived);
+  };
+  const auto multiply = [&] {
+    out = Fresh(product.m, product.n);
+    backend_.Run(compute::Linear{.x = x, .w = w, .y = out});
+  };
+  const auto exchange = [&](std::int64_t elements) {
+    return Time(
+               [&, elements] {
+                 send(elements);
+                 receive(elements);
+               },
+               {}, Joined::kSlowest)
+        .sustained;
+  };
+  OverlapTimes times{.product = Time(multiply, out, Joined::kSlowest).sustained};
+  constexpr std::int64_t kFirst = 1 << 16, kMost = 1 << 26;
+  const Seconds first = exchange(kFirst);
+  if (stops_ || first.value <= 0) return std::nullopt;
+  const auto elements =
+      std::clamp<std::int64_t>(std::int64_t(double(kFirst) * (times.product / first)), 1, kMost);
+  times.bytes = double(elements) * backend_.WidthOf(Element::kValue);
+  times.messages = exchange(elements);
+  times.together = Time(
+                       [&] {
+                         send(elements);
+                         multiply();
+                         receive(elements);
+                       },
+                       out, Joined::kSlowest)
+                       .sustained;
+  if (stops_) return std::nullopt;
+  return times;
+}
+
 }  // namespace millwright

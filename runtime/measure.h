@@ -9,14 +9,16 @@
 // looked at after it, so that what writes nothing is not timed.  Inputs are random numbers of a
 // seed.
 //
-// Whether to go on is agreed, so that no rank waits for one that has stopped.  What a step overlaps
-// (a product while a collective runs) is not measured: a rank of the CPU backend does one thing
-// after the other.
+// Whether to go on is agreed, so that no rank waits for one that has stopped.  What runs beside
+// what is measured of a product and a message, which are all that a backend has on streams of their
+// own.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "runtime/backend.h"
 #include "runtime/measured_case.h"
@@ -34,6 +36,14 @@ struct MeasureOptions {
   std::function<bool()> stop = [] { return false; };  // this rank's wish
 };
 
+// A product while two ranks exchange messages of about its length, and each alone.
+struct OverlapTimes {
+  Seconds product, messages, together;
+  double bytes = 0;  // of a message
+  // Of the shorter.
+  double hidden() const { return (product + messages - together) / std::min(product, messages); }
+};
+
 class Measurer {
  public:
   // The backend must outlive it.
@@ -41,6 +51,8 @@ class Measurer {
 
   // Every rank calls it with the same case.
   Timing Measure(const MeasuredCase& what);
+  // Nothing on one rank, or where it was stopped.
+  std::optional<OverlapTimes> Overlap(const GemmCase& product);
   // Whether any rank wants to stop; every rank calls it.
   bool Stops();
 

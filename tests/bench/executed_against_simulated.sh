@@ -11,19 +11,19 @@ program=$1
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-common=(--vocab 1000 --swiglu --rms-norm --rope --untied --no-bias --no-dropout --cluster local-cpu
-  --global-batch 4)
+common=(--cluster local-cpu --global-batch 4)
+llama='--vocab 1000 --swiglu --rms-norm --rope --untied --no-bias --no-dropout'
 shapes=(
-  '--ranks 1 --layers 2 --hidden 64 --heads 4 --ffn 128 --seq 64 --zero 0'
-  '--ranks 1 --layers 2 --hidden 128 --heads 4 --kv-heads 2 --ffn 256 --seq 128 --zero 0'
-  '--ranks 1 --layers 4 --hidden 128 --heads 8 --ffn 512 --seq 64 --zero 0'
-  '--ranks 1 --layers 2 --hidden 256 --heads 8 --kv-heads 2 --ffn 512 --seq 64 --zero 0'
-  '--ranks 1 --layers 1 --hidden 256 --heads 4 --ffn 1024 --seq 128 --zero 0'
-  '--ranks 2 --layers 2 --hidden 128 --heads 4 --ffn 256 --seq 128 --tp 2 --no-sp'
-  '--ranks 2 --layers 2 --hidden 256 --heads 8 --kv-heads 2 --ffn 512 --seq 64 --tp 2'
-  '--ranks 2 --layers 4 --hidden 128 --heads 4 --ffn 256 --seq 128 --pp 2'
-  '--ranks 2 --layers 2 --hidden 128 --heads 4 --ffn 512 --seq 128 --dp 2 --zero 1'
-  '--ranks 2 --layers 2 --hidden 128 --heads 4 --ffn 256 --seq 128 --cp 2')
+  "--ranks 1 --zero 0 --seq 64 --layers 2 --hidden 64 --heads 4 --ffn 128 $llama"
+  "--ranks 1 --zero 0 --seq 128 --layers 2 --hidden 128 --heads 4 --kv-heads 2 --ffn 256 $llama"
+  "--ranks 1 --zero 0 --seq 128 --layers 1 --hidden 256 --heads 4 --ffn 1024 $llama"
+  '--ranks 1 --zero 0 --seq 64 --layers 4 --hidden 128 --heads 4 --vocab 1000 --no-dropout'
+  '--ranks 1 --zero 0 --seq 64 --model tiny-moe'
+  "--ranks 2 --tp 2 --no-sp --seq 128 --layers 2 --hidden 128 --heads 4 --ffn 256 $llama"
+  "--ranks 2 --pp 2 --seq 128 --layers 4 --hidden 128 --heads 4 --ffn 256 $llama"
+  "--ranks 2 --dp 2 --zero 1 --seq 128 --layers 2 --hidden 128 --heads 4 --ffn 512 $llama"
+  "--ranks 2 --cp 2 --seq 128 --layers 2 --hidden 128 --heads 4 --ffn 256 $llama"
+  '--ranks 2 --dp 2 --ep 2 --seq 64 --model tiny-moe')
 
 # field NAME: of the whole step, the first in "simulated".
 field() {
@@ -36,9 +36,10 @@ median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) printf "%.1f%%", 100 * (N
 printf '%-78s %9s %9s %9s %7s %7s\n' shape simulated executed processor ratio 'of proc.'
 for shape in "${shapes[@]}"; do
   read -ra words <<<"$shape"
+  shape=${shape%" $llama"}
   rm -rf "$scratch/measured"
   "$program" measure "${common[@]}" "${words[@]}" --out "$scratch/measured" --processor-time \
-    --budget 60s >"$scratch/log" 2>&1 &&
+    --budget 30s >"$scratch/log" 2>&1 &&
     "$program" calibrate --ops "$scratch/measured" --gpu local-cpu --out "$scratch/cpu.json" \
       >>"$scratch/log" 2>&1 &&
     "$program" run "${common[@]}" "${words[@]}" --steps 7 --calibration "$scratch/cpu.json" \

@@ -207,6 +207,10 @@ TEST(CudaBackend, EveryCaseIsMeasured) {
       EXPECT_EQ(timing.repeats, 3);
       EXPECT_GT(timing.sustained.value, 0) << kind;
     }
+    const std::optional<OverlapTimes> overlap = measurer.Overlap({.m = 64, .n = 64, .k = 64});
+    ASSERT_TRUE(overlap);
+    EXPECT_GT(overlap->together.value, 0);
+    EXPECT_GE(overlap->bytes, 4);
   });
 }
 

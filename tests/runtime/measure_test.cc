@@ -38,6 +38,17 @@ TEST(Measure, EveryCaseOnTwoRanks) {
   for (const auto& [index, of_case] : times) EXPECT_EQ(of_case.size(), 1U) << index;
 }
 
+// 40 us of 100 and 80 are hidden: half of the shorter.
+TEST(Measure, OverlapIsAShareOfTheShorter) {
+  const OverlapTimes times{
+      .product = Seconds(100e-6), .messages = Seconds(80e-6), .together = Seconds(140e-6)};
+  EXPECT_NEAR(times.hidden(), 0.5, 1e-12);
+  RunThreads(1, [](Communicator& communicator) {
+    CpuBackend<float> backend(communicator);
+    EXPECT_FALSE(Measurer(backend, {}).Overlap({.m = 4, .n = 4, .k = 4}));
+  });
+}
+
 TEST(Measure, OneRankThatWantsToStopStopsAll) {
   RunThreads(2, [&](Communicator& communicator) {
     CpuBackend<float> backend(communicator);
