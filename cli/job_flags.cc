@@ -36,6 +36,14 @@ ClusterConfig PartOfNode(const ClusterConfig& whole, int gpus) {
   return part;
 }
 
+// What has no datasheet takes what was measured.
+void TakeRates(const GpuCurves& curves, ClusterConfig& cluster) {
+  if (!cluster.gpu.placeholder) return;
+  cluster.gpu = WithRates(cluster.gpu, curves.rates);
+  if (curves.rates.link.value <= 0) return;
+  cluster.nvlink_bandwidth = cluster.pcie_bandwidth = curves.rates.link;
+}
+
 }  // namespace
 
 void NoteError(CommandLine& line, std::string_view option, const ConfigError& error) {
@@ -288,8 +296,17 @@ void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster,
                                  Printable(curves.gpu, kMostNameShown), cluster.gpu.name));
       }
       cluster.gpu.calibration_file = *calibration_;
+      TakeRates(curves, cluster);
     } catch (const ConfigError& error) {
       NoteError(line, "--calibration", error);
+    }
+  }
+  if (!calibration_ && cluster.gpu.placeholder && !cluster.gpu.calibration_file.empty()) {
+    const std::string& file = cluster.gpu.calibration_file;
+    try {
+      TakeRates(ParseCurves(file, ReadTextFile(file)), cluster);
+    } catch (const ConfigError& error) {
+      NoteError(line, "", error);
     }
   }
   if (nodes_ && gpus_) {

@@ -38,6 +38,10 @@ class JobFlags {
   // The cluster of that name with the size and GPU given; ConfigError with every problem.
   ClusterConfig ResolveCluster(CommandLine& line, const std::string& name) const;
 
+  // Of --gpus or --ranks, and --cluster.
+  std::optional<std::int64_t> ranks() const { return gpus_; }
+  const std::optional<std::string>& cluster() const { return cluster_; }
+
   // Whether the cluster's size was given here, not by the job file.
   bool sizes_cluster() const { return nodes_ || gpus_ || cluster_; }
   bool gives_model() const { return model_ || layers_ || hidden_ || heads_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of `millwright run`, as mpirun starts it: the same words, and MPI.
+// One rank of `millwright run` or `measure`, as mpirun starts it: the same words, and MPI.
 
 #include <cstdlib>
 #include <iostream>

@@ -99,6 +99,7 @@ const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration&
     case CollectiveKind::kAllToAll:
       return c.all_to_all_curve;
     case CollectiveKind::kSendRecv:
+      return c.send_recv_curve;
     case CollectiveKind::kBroadcast:
       return nullptr;
   }
@@ -109,6 +110,7 @@ const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration&
 CollectiveAlgorithm Chosen(CollectiveKind kind, Bytes payload, const PathProfile& path,
                            const CollectiveCalibration& c) {
   if (kind == CollectiveKind::kAllToAll) return CollectiveAlgorithm::kPairwise;
+  if (kind == CollectiveKind::kSendRecv) return CollectiveAlgorithm::kDirect;
   const bool nvls = kind == CollectiveKind::kAllReduce && SwitchesAddUp(payload, path, c);
   return nvls ? CollectiveAlgorithm::kNvls : CollectiveAlgorithm::kRing;
 }
@@ -180,9 +182,10 @@ double RingBytesSentFactor(CollectiveKind kind, int ranks) {
 CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathProfile& path,
                                 const CollectiveCalibration& c) {
   if (path.ranks <= 1 || payload.value <= 0) return {};
+  payload = c.bytes_factor * payload;
   if (const CollectiveCurve* curve = CurveOf(kind, c); curve != nullptr && path.domains == 1) {
     const CollectiveShape shape{.kind = kind,
-                                .ranks = double(path.ranks),
+                                .ranks = kind == CollectiveKind::kSendRecv ? 2 : double(path.ranks),
                                 .bytes = payload,
                                 .in_switch = path.in_switch_reduction};
     const bool exchange = kind == CollectiveKind::kAllToAll;

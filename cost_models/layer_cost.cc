@@ -192,8 +192,18 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
   return g.launch + std::max(arithmetic, HbmTime(traffic, gpu, calibration));
 }
 
+// By the slowest GPU.
+OperatorCost Slowed(OperatorCost cost, double compute_speed) {
+  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
+    *time = *time / compute_speed;
+  }
+  return cost;
+}
+
 OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {
-  const double slow = 1 / x.calibration.compute_speed;
+  if (x.calibration.executed && op.kind != OperatorKind::kCollective) {
+    return Slowed(ExecutedCost(op, *x.calibration.executed, x.gpu), x.calibration.compute_speed);
+  }
   OperatorCost cost{.forward = {}, .backward = {}, .modules = op.modules};
   switch (op.kind) {
     case OperatorKind::kGemm:
@@ -255,10 +265,7 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       break;
     }
   }
-  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
-    *time = slow * *time;
-  }
-  return cost;
+  return Slowed(cost, x.calibration.compute_speed);
 }
 
 TensorOverlap OverlapOf(const std::vector<Operator>& operators, std::size_t i,
@@ -355,7 +362,8 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
             overlap.backward.total() - (gemm.backward.compute - gemm.weight_gradient);
       }
     }
-    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0) {
+    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0 &&
+        !context.calibration.executed) {
       const Operator& cover = operators[op.hidden_under];
       const OperatorCost& covering = layer.operators[op.hidden_under];
       if (cover.kind != OperatorKind::kAttention) cost.sm_share = 0;

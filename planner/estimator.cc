@@ -214,10 +214,14 @@ std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_
 
 Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
                      const Cluster& cluster, const EndToEnd& end_to_end)
+    : Estimator(model, training, cluster, CalibrationOf(training, cluster, end_to_end)) {}
+
+Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
+                     const Cluster& cluster, const Calibration& calibration)
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(std::make_unique<Calibration>(CalibrationOf(training, cluster, end_to_end))),
+      calibration_(std::make_unique<Calibration>(calibration)),
       context_{.gpu = cluster.gpu(),
                .calibration = *calibration_,
                .training = training,

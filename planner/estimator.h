@@ -129,6 +129,9 @@ class Estimator {
  public:
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
             const EndToEnd& end_to_end = ShippedEndToEnd());
+  // By a calibration that whole steps add nothing to.
+  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+            const Calibration& calibration);
 
   // The plan must have passed CheckPlan.
   Estimate Itemise(const ParallelConfig& plan) const;

@@ -243,7 +243,10 @@ class PassBuilder {
     if (collective && !overlap.gathers && !chunked) {
       Add(list, *collective, costs_[IndexOf(*collective)].backward, false);
     }
-    if (chunked) {
+    if (regather && both && context_.calibration.executed) {
+      Add(list, *regather, costs_[IndexOf(*regather)].backward, false);
+      list.Compute("backward", input);
+    } else if (chunked) {
       Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward");
     } else if (regather && both) {
       Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, 0, "backward", input);

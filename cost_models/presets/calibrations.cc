@@ -234,9 +234,33 @@ Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves) 
   c.gemm.bf16_curve = FindGemm(curves, "bfloat16", "burst");
   c.gemm.fp8_curve = FindGemm(curves, "fp8", "burst");
   c.gemm.nvfp4_curve = FindGemm(curves, "nvfp4", "burst");
-  constexpr std::string_view kLibrary = "nccl-tests";
-  c.collective.ring_curve = FindCollective(curves, "ring", kLibrary);
-  c.collective.all_to_all_curve = FindCollective(curves, "alltoall", kLibrary);
+  std::string_view library = "nccl-tests";
+  // CPU cores have no bfloat16 and no NCCL: what they computed in, and what joined them.
+  for (const char* dtype : {"float32", "float64"}) {
+    if (c.gemm.bf16_curve == nullptr) c.gemm.bf16_curve = FindGemm(curves, dtype, "sustained");
+  }
+  for (const CollectiveCurve& curve : curves.collective) {
+    if (library == "nccl-tests" && curve.library.starts_with("millwright-")) {
+      library = curve.library;
+    }
+  }
+  c.collective.ring_curve = FindCollective(curves, "ring", library);
+  c.collective.all_to_all_curve = FindCollective(curves, "alltoall", library);
+  return c;
+}
+
+Calibration AsExecuted(const ExecutedCurves& curves) {
+  Calibration c = kGeneric;
+  c.name = "executed";
+  c.source = "measured by `millwright measure`";
+  c.host = {};
+  c.overlap = {.expert_exposed = 1, .p2p_exposed = 1, .dp_exposed = 0};
+  constexpr double kCountedWidth = 2;  // bytes of an element in cost_models/operators' lists
+  c.collective.bytes_factor = curves.width / kCountedWidth;
+  c.collective.ring_curve = curves.ring;
+  c.collective.all_to_all_curve = curves.all_to_all;
+  c.collective.send_recv_curve = curves.send_recv;
+  c.executed = curves;
   return c;
 }
 
