@@ -253,11 +253,11 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job, std::optional<std::in
   }
   if (job.has_cluster) Resize(line, job.cluster, gpus);
   if (job.has_cluster && !job.cluster.unlike_nodes.empty() && !line.HasProblems()) {
-    line.Warning("unlike_nodes", fmt::format("estimates and plans take every node to be as slow as "
-                                             "the slowest, {}; simulate --fidelity full has each "
-                                             "as it is ({})",
-                                             TextOf(job.cluster.slowest()),
-                                             TextOf(job.cluster.unlike_nodes)));
+    line.Warning("unlike_nodes",
+                 fmt::format("estimates and plans take every node to be as slow as "
+                             "the slowest, {}; simulate --fidelity full has each "
+                             "as it is ({})",
+                             TextOf(job.cluster.slowest()), TextOf(job.cluster.unlike_nodes)));
   }
   if (job.has_cluster && what_if_) {
     try {

@@ -138,6 +138,14 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
   return pass.tensor;
 }
 
+// By the slowest GPU.
+OperatorCost Slowed(OperatorCost cost, double compute_speed) {
+  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
+    *time = *time / compute_speed;
+  }
+  return cost;
+}
+
 }  // namespace
 
 SteadyCurve CurveOf(Precision precision, const GemmCalibration& g) {
@@ -190,14 +198,6 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
   const Seconds arithmetic = Flops(2 * m * n * k * groups) / (rate * shape);
   const Bytes traffic(groups * (InputWidth(precision) * (m * k + n * k) + 2 * m * n));
   return g.launch + std::max(arithmetic, HbmTime(traffic, gpu, calibration));
-}
-
-// By the slowest GPU.
-OperatorCost Slowed(OperatorCost cost, double compute_speed) {
-  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
-    *time = *time / compute_speed;
-  }
-  return cost;
 }
 
 OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {

@@ -13,7 +13,8 @@
 //   collectives               24
 //   a ring's exchange         32 inside a domain; between domains 2, one NIC's
 //   all-to-all                32 inside a domain, 16 across
-//   all-to-all by DeepEP      20 (num_sms, its default; "only 20 SMs", DeepSeek-V3, arXiv:2412.19437)
+//   all-to-all by DeepEP      20 (num_sms, its default; "only 20 SMs", DeepSeek-V3,
+//   arXiv:2412.19437)
 //
 // Limits: memory bandwidth, caches and power are shared too, and waves of thread blocks are whole;
 // nobody has published slowdowns by kernel to fit that to.  Data parallelism and chunked tensor

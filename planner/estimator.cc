@@ -86,8 +86,8 @@ void Hide(Seconds hidden, StepTime& time) {
 
 Calibration CalibrationOf(const TrainingConfig& training, const Cluster& cluster,
                           const EndToEnd& end_to_end) {
-  Calibration calibration = Adjusted(CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(),
-                                     cluster.gpus(), training);
+  Calibration calibration =
+      Adjusted(CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training);
   calibration.compute_speed = cluster.config().slowest().compute;
   return calibration;
 }

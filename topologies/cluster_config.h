@@ -13,8 +13,9 @@
 //   none            the NICs, if any, are not connected
 //
 // A leaf of a group stands for as many chassis as its ports need.  Nodes may be slower than the
-// others (topologies/unlike_nodes).  Limits: else all nodes are alike, one fabric, at most 2^18 GPUs.  Bandwidths are per direction and raw (what the wire carries);
-// what software achieves is the cost models' business.
+// others (topologies/unlike_nodes).  Limits: else all nodes are alike, one fabric, at most 2^18
+// GPUs.  Bandwidths are per direction and raw (what the wire carries); what software achieves is
+// the cost models' business.
 #pragma once
 
 #include <cstdint>

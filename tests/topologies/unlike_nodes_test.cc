@@ -51,18 +51,19 @@ TEST(UnlikeNodes, SurviveWriting) {
 }
 
 TEST(UnlikeNodes, EveryMistakeAtOnce) {
-  EXPECT_EQ(Complaint([] {
-              Read(R"({"inherit": "dgx-h100", "nodes": 4, "unlike_nodes": [
+  EXPECT_EQ(
+      Complaint([] {
+        Read(R"({"inherit": "dgx-h100", "nodes": 4, "unlike_nodes": [
                   {"nodes": "3..1", "compute": 2}, {"nic": 0}, {"nodes": "1", "speed": 0.5}]})");
-            }),
-            "unlike.json: at /unlike_nodes/0/nodes: expected nodes and ranges of them, as in "
-            "\"3,8..15\", got \"3..1\"\n"
-            "unlike.json: at /unlike_nodes/0/compute: expected a number from 1e-06 to 1, got 2\n"
-            "unlike.json: at /unlike_nodes/1/nodes: expected a text, got nothing (this field is "
-            "required)\n"
-            "unlike.json: at /unlike_nodes/1/nic: expected a number from 1e-06 to 1, got 0\n"
-            "unlike.json: at /unlike_nodes/2/speed: unknown field; accepted fields: nodes, compute, "
-            "nic, nvlink");
+      }),
+      "unlike.json: at /unlike_nodes/0/nodes: expected nodes and ranges of them, as in "
+      "\"3,8..15\", got \"3..1\"\n"
+      "unlike.json: at /unlike_nodes/0/compute: expected a number from 1e-06 to 1, got 2\n"
+      "unlike.json: at /unlike_nodes/1/nodes: expected a text, got nothing (this field is "
+      "required)\n"
+      "unlike.json: at /unlike_nodes/1/nic: expected a number from 1e-06 to 1, got 0\n"
+      "unlike.json: at /unlike_nodes/2/speed: unknown field; accepted fields: nodes, compute, "
+      "nic, nvlink");
   EXPECT_EQ(Complaint([] {
               Read(R"({"inherit": "dgx-h100", "nodes": 4, "unlike_nodes": [
                   {"nodes": "1..4", "compute": 0.8}, {"nodes": "2"}, {"nodes": "", "nic": 0.5}]})");
