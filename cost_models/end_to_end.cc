@@ -16,6 +16,7 @@ constexpr EndToEnd kShipped{
     .clock_b300 = 0.9695,          // +-2%
     .fp8_h100 = 0.9574,            // +-5%
     .fp8_b200 = 1.019,             // +-15%
+    .mxfp8_b200 = 1.019,           // +-15%
     .nvfp4_b200 = 1.023,           // +-14%
     .grouped_low = 1.17,           // at its bound
     .attention_a100 = 0.964,       // +-4%
@@ -49,6 +50,7 @@ constexpr EndToEndField kFields[] = {
     {"clock_b300", &EndToEnd::clock_b300, kAny},
     {"fp8_h100", &EndToEnd::fp8_h100, kAny},
     {"fp8_b200", &EndToEnd::fp8_b200, kAny},
+    {"mxfp8_b200", &EndToEnd::mxfp8_b200, kAny},
     {"nvfp4_b200", &EndToEnd::nvfp4_b200, kAny},
     {"grouped_low", &EndToEnd::grouped_low, 1.17},
     {"attention_a100", &EndToEnd::attention_a100, kAny},
@@ -126,11 +128,11 @@ Calibration Adjusted(const Calibration& calibration, const EndToEnd& e, const Gp
                                      : e.clock_h100);
   c.gemm.efficiency *= clock;
   c.gemm.fp8_efficiency *= clock * (b200 || b300 ? e.fp8_b200 : e.fp8_h100);
-  c.gemm.mxfp8_efficiency *= clock * e.fp8_b200;
+  c.gemm.mxfp8_efficiency *= clock * e.mxfp8_b200;
   c.gemm.nvfp4_efficiency *= clock * e.nvfp4_b200;
   c.gemm.sustained_bf16 *= clock;
   c.gemm.sustained_fp8 *= clock * (b200 || b300 ? e.fp8_b200 : e.fp8_h100);
-  c.gemm.sustained_mxfp8 *= clock * e.fp8_b200;
+  c.gemm.sustained_mxfp8 *= clock * e.mxfp8_b200;
   c.gemm.sustained_nvfp4 *= clock * e.nvfp4_b200;
   c.gemm.grouped_factor_low *= e.grouped_low;
   double attention = own * (a100           ? e.attention_a100
@@ -154,6 +156,8 @@ Calibration Adjusted(const Calibration& calibration, const EndToEnd& e, const Gp
   if (training.cuda_graph != CudaGraph::kFull) {
     c.host.layer_gap =
         Seconds(training.launch_blocking ? e.gap_blocking : GapOf(e, training.framework));
+    // Parts of a layer are attention and the like; half of the kernels is an assumption.
+    if (training.cuda_graph == CudaGraph::kPartial) c.host.layer_gap = 0.5 * c.host.layer_gap;
     // Token drop fixes the shapes, but releases that had it waited for the counts all the same.
     c.host.moe_sync = Seconds(e.moe_sync);
     if (LowPrecision(training.precision)) c.host.moe_sync_per_expert = Seconds(e.moe_sync_expert);
