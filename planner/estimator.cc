@@ -470,6 +470,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     parameters += double(content.layers[k]) * layer;
     if (content.layers[k] > 0 && layer.total() > largest.total()) largest = layer;
   }
+  const Bytes quantised = QuantisedWeights(parameters, training);
   const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
@@ -481,7 +482,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
 
   const ModelState state =
       StateOf(parameters, training, zero_, double(groups.dense_shard), double(groups.expert_shard));
-  stage.fixed[MemoryItem::kWeights] = state.weights;
+  stage.fixed[MemoryItem::kWeights] = state.weights + quantised;
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   // Ranks that hold the same stages in two copies of the model share what the optimizer keeps.
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer / copies_;

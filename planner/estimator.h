@@ -102,10 +102,10 @@ struct ShapeCosts {
   Bytes head_working_set;
   Seconds head_weight, head_split_more;  // as of a TreatedLayer
   Bytes head_waiting;                    // a micro-batch whose weight gradient waits keeps this
-  Bytes boundary;  // what one micro-batch passes from stage to stage
-  Bytes sent;      //   and what of it a rank sends: less where tensor ranks cut it among them
-  Bytes least_layer;        // alive while the costliest kind is in backward, whatever is recomputed
-  Seconds work;             // all layers, embedding and head, forward and backward
+  Bytes boundary;                        // what one micro-batch passes from stage to stage
+  Bytes sent;         //   and what of it a rank sends: less where tensor ranks cut it among them
+  Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;       // all layers, embedding and head, forward and backward
   Seconds overlapped_work;  //   at least this, where communication may run under all compute
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers

@@ -640,8 +640,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
 
   if (plan.pipeline > 1) {
     spec.transfer = estimator.Transfer(
-        costs, estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data,
-                                 plan.pipeline));
+        costs,
+        estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline));
     spec.transfer_payload = costs.sent;
   }
 
