@@ -62,6 +62,10 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
             "bytes of each gradient that is kept: 4 for fp32 main gradients, 2 for BF16");
   io.Number("moment_bytes", t.moment_bytes, {.min = 2, .max = 8},
             "bytes of Adam's two moments together, a parameter: 8 in fp32, 4 in BF16, 2 in 8 bits");
+  io.Bool(
+      "bf16_weights", t.bf16_weights,
+      "in low precision BF16 weights are kept beside their quantised copies (Megatron-LM without "
+      "--fp8-param-gather)");
   io.Bool("flash_attention", t.flash_attention,
           "a fused attention kernel, which keeps no seq_length x seq_length scores");
   io.Bool(

@@ -78,9 +78,10 @@ struct CollectiveCalibration {
   double all_to_all_efficiency = 0;  // inside a domain
   Seconds all_to_all_base;
   Seconds p2p_base, p2p_fabric_base;
-  double sqrt_coefficient = 0;  // seconds per square root of a byte: the protocol envelope
-  Bytes nvls_threshold;         // NVLS from this size
-  int nvls_min_ranks = 0;       //   and from this many ranks
+  // Seconds per square root of a byte, the protocol envelope: inside a domain and across domains.
+  double sqrt_coefficient = 0, fabric_sqrt_coefficient = 0;
+  Bytes nvls_threshold;    // NVLS from this size
+  int nvls_min_ranks = 0;  //   and from this many ranks
   // Inside a domain, measured; nullptr: by the above.
   const CollectiveCurve* ring_curve = nullptr;  // all-reduce, reduce-scatter and all-gather
   const CollectiveCurve* all_to_all_curve = nullptr;

@@ -34,6 +34,14 @@ double KeptInputWidth(const TrainingConfig& training) {
   return kWidth;
 }
 
+// BF16 logits and their fp32 softmax; unfused, an fp32 copy of the logits beside them.  Of eager
+// FSDP's programs llm-foundry's loss is FlashAttention's, which keeps BF16 logits and one number a
+// token (its `loss_fn: fused_crossentropy`, the default).
+double KeptBytesOfLogit(const TrainingConfig& training) {
+  if (!training.fused_cross_entropy) return 10;
+  return training.framework == Framework::kFsdp ? 2 : 6;
+}
+
 // Appends operators, knowing the token counts and the parallel shape.
 class LayerBuilder {
  public:
@@ -492,12 +500,10 @@ std::vector<Operator> HeadOperators(const ModelConfig& model, const LayerShape& 
   builder.Gemm("output head", builder.tokens(), vocabulary, h).low_precision = false;
   builder.RegatherForWgrad("head wgrad gather", h);
   const double logits = builder.tokens() * vocabulary;
-  // 12 bytes of HBM traffic a logit and pass.  Kept: BF16 logits and the fp32 softmax; unfused,
-  // an fp32 copy of the logits beside them (6 and 10 bytes a logit).
+  // 12 bytes of HBM traffic a logit and pass.
   Operator& loss = builder.MemoryBound("cross-entropy", 12 * logits);
   loss.backward_as_forward = true;
-  loss.saved.push_back(
-      {.name = "logits", .bytes = Bytes((training.fused_cross_entropy ? 6 : 10) * logits)});
+  loss.saved.push_back({.name = "logits", .bytes = Bytes(KeptBytesOfLogit(training) * logits)});
   if (shape.tensor > 1) {
     // Vocabulary-parallel: max, sum and target logit, fp32, one number a token each.
     Operator& op = builder.Add("cross-entropy reduce", OperatorKind::kCollective);

@@ -255,6 +255,15 @@ Seconds Estimator::TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) 
       .time;
 }
 
+Seconds Estimator::Transfer(const ShapeCosts& shape, const PathProfile& path) const {
+  const CollectiveCalibration& c = calibration_->collective;
+  const Seconds sent = CostOfCollective(CollectiveKind::kSendRecv, shape.sent, path, c).time;
+  if (shape.sent == shape.boundary) return sent;
+  return sent + CostOfCollective(CollectiveKind::kAllGather, shape.boundary,
+                                 Profile(1, shape.shape.tensor), c)
+                    .time;
+}
+
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
   return {.kind = plan.schedule,
           .pipeline = plan.pipeline,
@@ -358,6 +367,10 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
       double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
   costs.boundary = Bytes(kParameterWidth * tokens * double(model_.hidden_size) /
                          (shape.sequence_parallel ? shape.tensor : 1));
+  // Software of 2021 cuts what tensor ranks hold alike, and gathers it where it arrives
+  // (Megatron-LM's scatter_gather_tensors_in_pipeline; DeepSpeed's pipe_partitioned).
+  const bool scattered = Of2021(training_.framework) && !shape.sequence_parallel;
+  costs.sent = (scattered ? 1.0 / shape.tensor : 1.0) * costs.boundary;
   return costs;
 }
 
@@ -365,7 +378,6 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
                              const std::vector<StageContent>& stages, const ParallelConfig& plan)
     : estimator_(estimator), shape_(shape), zero_(plan.zero) {
   const TrainingConfig& training = estimator.training();
-  const Calibration& calibration = estimator.calibration();
   micro_batches_ =
       double(training.global_batch_size) / (double(plan.data) * double(plan.micro_batch_size));
   virtual_stages_ = plan.virtual_stages;
@@ -376,11 +388,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
   const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
 
   if (plan.pipeline > 1) {
-    const PathProfile& path = estimator.Profile(ranks_of_stage, plan.pipeline);
-    const Seconds transfer =
-        CostOfCollective(CollectiveKind::kSendRecv, shape.boundary, path, calibration.collective)
-            .time;
-    boundary_transfer_ = transfer;
+    boundary_transfer_ =
+        estimator.Transfer(shape, estimator.Profile(ranks_of_stage, plan.pipeline));
   }
 
   const DataGroups groups =
@@ -484,6 +493,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     parameters += double(content.layers[k]) * layer;
     if (content.layers[k] > 0 && layer.total() > largest.total()) largest = layer;
   }
+  const Bytes quantised = QuantisedWeights(parameters, training);
   const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
@@ -495,7 +505,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
 
   const ModelState state =
       StateOf(parameters, training, zero_, double(groups.dense_shard), double(groups.expert_shard));
-  stage.fixed[MemoryItem::kWeights] = state.weights;
+  stage.fixed[MemoryItem::kWeights] = state.weights + quantised;
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   // Ranks that hold the same stages in two copies of the model share what the optimizer keeps.
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer / copies_;

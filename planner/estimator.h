@@ -101,8 +101,9 @@ struct ShapeCosts {
   Seconds head_weight, head_split_more;  // as of a TreatedLayer
   Bytes head_waiting;                    // a micro-batch whose weight gradient waits keeps this
   Bytes boundary;                        // what one micro-batch passes from stage to stage
-  Bytes least_layer;        // alive while the costliest kind is in backward, whatever is recomputed
-  Seconds work;             // all layers, embedding and head, forward and backward
+  Bytes sent;         //   and what of it a rank sends: less where tensor ranks cut it among them
+  Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;       // all layers, embedding and head, forward and backward
   Seconds overlapped_work;  //   at least this, where communication may run under all compute
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
@@ -149,6 +150,8 @@ class Estimator {
   Seconds scalar_sum() const { return scalar_sum_; }
   // Of the gradient of a tied embedding, between first and last stage.
   Seconds TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const;
+  // Of a micro-batch to the next stage, whose ranks are `path` apart.
+  Seconds Transfer(const ShapeCosts& shape, const PathProfile& path) const;
   // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
   const ScheduleForms* Forms(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }

@@ -682,6 +682,21 @@ class Interpreter {
     }
   }
 
+  // Whether BF16 weights stay beside quantised ones.
+  bool KeepsBf16Weights(Precision precision) const {
+    switch (precision) {
+      case Precision::kFp16:
+      case Precision::kBf16:
+        return false;
+      case Precision::kFp8:
+      case Precision::kMxfp8:
+        return !Has("--fp8-param-gather");
+      case Precision::kNvfp4:
+        return !Has("--fp4-param-gather");
+    }
+    return false;
+  }
+
   void Precisions() {
     TrainingConfig& t = run_.job.training;
     Contradict("--bf16", "--fp16");
@@ -706,6 +721,7 @@ class Interpreter {
       Choice("--fp4-format", {"e2m1"});
       t.precision = Precision::kNvfp4;
     }
+    t.bf16_weights = KeepsBf16Weights(t.precision);
     const bool bf16_main = Choice("--main-grads-dtype", {"fp32", "bf16"}) == "bf16";
     Contradict("--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32");
     if (fp16) {

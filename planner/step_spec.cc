@@ -669,13 +669,10 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   }
 
   if (plan.pipeline > 1) {
-    spec.transfer =
-        CostOfCollective(CollectiveKind::kSendRecv, costs.boundary,
-                         estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data,
-                                           plan.pipeline),
-                         calibration.collective)
-            .time;
-    spec.transfer_payload = costs.boundary;
+    spec.transfer = estimator.Transfer(
+        costs,
+        estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline));
+    spec.transfer_payload = costs.sent;
   }
 
   // Data parallelism, at the rate of the first rank's dense parameters.

@@ -217,6 +217,17 @@ void PrecisionOptions(const Job& job, Settings& s, ExportNotes& notes) {
       s.Value("--fp4-recipe", "nvfp4");
       break;
   }
+  const bool low = t.precision != Precision::kFp16 && t.precision != Precision::kBf16;
+  if (low && !t.bf16_weights) {
+    if (job.parallel.zero >= 1) {
+      s.Switch(t.precision == Precision::kNvfp4 ? "--fp4-param-gather" : "--fp8-param-gather");
+    } else {
+      notes.Cannot("training.bf16_weights",
+                   "only the distributed optimizer keeps weights quantised");
+    }
+  } else if (!low && t.bf16_weights) {
+    notes.Cannot("training.bf16_weights", "weights are BF16");
+  }
   // Gradients of BF16 weights are kept in fp32 unless it is told otherwise, those of fp16 the
   // other way round.
   const bool fp16 = t.precision == Precision::kFp16;

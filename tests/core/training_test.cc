@@ -28,6 +28,7 @@ TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
     t.gradient_bytes = between(2, 4);
     t.moment_bytes = between(2, 8);
     t.flash_attention = coin();
+    t.bf16_weights = coin();
     t.fused_swiglu = coin();
     t.fp8_activation_store = coin();
     t.fused_cross_entropy = coin();

@@ -228,6 +228,10 @@ TEST(HeadOperators, LogitsAreSplitByVocabularyAndSequence) {
   // 128256 is 1002 x 128: on 8 ranks it is padded to 126 x 1024 = 129024.
   EXPECT_EQ(PaddedVocabulary(128256, 8), 129024);
   EXPECT_DOUBLE_EQ(logits(8, 1, true), 6.0 * 2 * 8192 * 129024 / 8);
+  // FlashAttention's loss, of eager FSDP's programs: the BF16 logits alone.
+  const auto eager = HeadOperators(model, {.micro_batch_size = 1, .seq_length = 8192},
+                                   {.fused_cross_entropy = true, .framework = Framework::kFsdp});
+  EXPECT_DOUBLE_EQ(Find(eager, "cross-entropy").saved[0].bytes.value, 2.0 * 8192 * 128256);
 }
 
 }  // namespace

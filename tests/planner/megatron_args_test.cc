@@ -188,6 +188,15 @@ TEST(MegatronArgs, Sharding) {
   EXPECT_THAT(problems, ElementsAre("6 data-parallel ranks cannot hold 4 copies of the optimizer"));
 }
 
+TEST(MegatronArgs, Bf16WeightsStayUnlessTheyAreGatheredQuantised) {
+  const auto keeps = [](const std::string& more) { return Read(more).job.training.bf16_weights; };
+  EXPECT_FALSE(keeps(""));  // nothing is quantised
+  EXPECT_TRUE(keeps("--fp8-format hybrid"));
+  EXPECT_FALSE(keeps("--fp8-format hybrid --fp8-param-gather"));
+  EXPECT_TRUE(keeps("--fp4-format e2m1"));
+  EXPECT_FALSE(keeps("--fp4-format e2m1 --fp4-param-gather"));
+}
+
 TEST(MegatronArgs, PatternsOfLayers) {
   const auto layers = [](const std::string& more) { return Read(more).job.model.layers; };
   const std::string moe = "--num-experts 4 --moe-ffn-hidden-size 64 ";

@@ -301,6 +301,7 @@ class RandomJobs {
     t.gradient_bytes = Coin() ? 4 : Seldom() ? 3 : 2;
     t.moment_bytes = Coin() ? 8 : OneOf({2.0, 3.0, 4.0, 5.0, 6.0, 7.0});
     t.flash_attention = !Seldom();
+    t.bf16_weights = Seldom();
     t.fused_swiglu = Seldom();
     t.fp8_activation_store = Coin();
     t.fused_cross_entropy = Coin();
