@@ -148,8 +148,11 @@ FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& p
     const Estimator of_sound(estimator.model(), estimator.training(), sound);
     FullAsked disturbed = asked;
     Disturb(cluster.config().unlike_nodes, sound, &disturbed.options.disturbance);
+    const Seconds folded = step.step();
     step = SimulateStep(of_sound, plan, StepSpecOf(of_sound, plan, step.spec.schedule));
-    return SimulateEveryRank(of_sound, plan, disturbed, step);
+    FullReport report = SimulateEveryRank(of_sound, plan, disturbed, step);
+    report.folded = folded;
+    return report;
   }
   const int pipeline = step.graph.ranks();
   FullReport report{.options = asked.options, .folded = step.timeline.makespan};

@@ -32,7 +32,8 @@ struct LinkUseReport {
 
 struct FullReport {
   FullOptions options;
-  Seconds folded;  // the same step with nothing shared, slowed or drawn
+  // The same step with nothing shared, slowed or drawn; of unlike nodes as they are folded.
+  Seconds folded;
   std::vector<Seconds> steps;
   int median =
       0;  // the step that half of them do not exceed: what is shown, and all below is of it
@@ -55,8 +56,8 @@ struct FullReport {
 
 // Runs every rank of a step that has been simulated folded, and puts what the members of one place
 // in their planes did into its timeline, ranks and peaks.  Of a cluster with unlike nodes each is
-// as it is, and the folded step, which `step` then is, of sound ones.  ConfigError where it would
-// not go into memory.
+// as it is; `step` has its prices from sound ones then.  ConfigError where it would not go into
+// memory.
 FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& plan,
                              const FullAsked& asked, SimulatedStep& step);
 

@@ -31,7 +31,9 @@ Steps StepsOn(const std::vector<UnlikeNodes>& unlike, int pipeline) {
   const ScheduleChoice schedule = ScheduleOf(plan, 32 / plan.data);
   SimulatedStep step = SimulateStep(estimator, plan, schedule);
   Steps steps{.estimate = estimator.Itemise(plan).step.value, .folded = step.step().value};
-  steps.full = SimulateEveryRank(estimator, plan, {}, step).steps.front().value;
+  const FullReport report = SimulateEveryRank(estimator, plan, {}, step);
+  EXPECT_EQ(report.folded.value, steps.folded);
+  steps.full = report.steps.front().value;
   return steps;
 }
 
