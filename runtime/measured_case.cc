@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 #include "core/check.h"
 #include "cost_models/executed_curves.h"
@@ -509,22 +510,16 @@ class PlanCases {
   void AddRows(const RowsCase& one) {
     if (std::find(rows_.begin(), rows_.end(), one) != rows_.end()) return;
     rows_.push_back(one);
-    const bool once = one.kernel == RowKernel::kAdam || one.kernel == RowKernel::kGradientSum;
-    std::vector<MeasuredCase>& list = lists_.emplace_back(once ? 1 : 2).cases;
+    std::vector<MeasuredCase>& list = lists_.emplace_back(2).cases;
     int sizes = 0;
     for (int log : {0, 1, -1, 2, -2, 3, -3, 4, -4, 5, 6, 7}) {
       RowsCase near = one;
-      std::int64_t& length = once ? near.cols : near.rows;
-      length = log >= 0 ? length << log : length >> -log;
-      if (near.topk > 0) length -= length % near.topk;
+      near.rows = log >= 0 ? near.rows << log : near.rows >> -log;
+      if (near.topk > 0) near.rows -= near.rows % near.topk;
       constexpr double kMostElements = 16e6;
       const bool large = double(near.rows) * double(near.cols) > kMostElements;
-      if (length == 0 || (log > 0 && large)) continue;
-      if (once) {
-        Add(list, near);
-      } else {
-        AddBothWays(list, near);
-      }
+      if (near.rows == 0 || (log > 0 && large)) continue;
+      AddBothWays(list, near);
       if (++sizes == 8) break;
     }
   }
@@ -546,6 +541,7 @@ class PlanCases {
 
   // What data parallelism and the optimizer do with the parameters of each kind of layer.
   void AddParameters() {
+    std::set<std::int64_t> summed, updated;
     std::vector<int> units{-1, model_.num_layers};
     for (int layer = 0; layer < model_.num_layers; ++layer) {
       if (layer == 0 || !(model_.layer(layer) == model_.layer(layer - 1))) units.push_back(layer);
@@ -565,12 +561,24 @@ class PlanCases {
           AddGroup(CollectiveKind::kReduceScatter, replicas, parameters);
           AddGroup(CollectiveKind::kAllGather, replicas, parameters);
         }
-        AddRows({.kernel = RowKernel::kGradientSum, .rows = 1, .cols = parameters});
-        AddRows({.kernel = RowKernel::kAdam,
-                 .rows = 1,
-                 .cols = std::max<std::int64_t>(
-                     1, plan_.zero > 0 ? parameters / replicas : parameters)});
+        summed.insert(parameters);
+        updated.insert(
+            std::max<std::int64_t>(1, plan_.zero > 0 ? parameters / replicas : parameters));
       }
+    }
+    AddLengths(RowKernel::kGradientSum, summed);
+    AddLengths(RowKernel::kAdam, updated);
+  }
+
+  // These, and octaves below the longest, so that a fit has enough.
+  void AddLengths(RowKernel kernel, const std::set<std::int64_t>& lengths) {
+    constexpr int kOctaves = 8;
+    std::vector<MeasuredCase>& list = lists_.emplace_back().cases;
+    for (std::int64_t length : lengths) {
+      Add(list, RowsCase{.kernel = kernel, .rows = 1, .cols = length});
+    }
+    for (int log = 1; log < kOctaves && *lengths.rbegin() >> log > 0; ++log) {
+      Add(list, RowsCase{.kernel = kernel, .rows = 1, .cols = *lengths.rbegin() >> log});
     }
   }
 

@@ -54,7 +54,8 @@ struct ExecutedModel {
   Cluster cluster;
   Calibration calibration;
 };
-// ConfigError, naming what was not measured; `file` is where the curves are from.
+// ConfigError, naming what was not measured; `file` is where the curves are from, which must
+// outlive it.
 ExecutedModel ExecutedModelOf(const Workload& workload, const GpuCurves& curves,
                               const ExecutedAs& how, const std::string& file);
 

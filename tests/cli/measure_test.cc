@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,12 @@ using Json = nlohmann::ordered_json;
 
 class Measure : public testing::Test {
  protected:
-  Measure() : folder_((fs::path(testing::TempDir()) / "millwright-measure").string()) {
+  // Tests run at the same time.
+  Measure()
+      : folder_((fs::path(testing::TempDir()) /
+                 fmt::format("millwright-measure-{}",
+                             testing::UnitTest::GetInstance()->current_test_info()->name()))
+                    .string()) {
     fs::remove_all(folder_);
   }
   ~Measure() override { fs::remove_all(folder_); }

@@ -172,7 +172,8 @@ TEST(ExecutedStep, QueriesKeysAndValuesAreThreeProducts) {
 // elements sends 2,048 bytes, half of them twice, over half of 5 GB/s.
 TEST(ExecutedStep, PayloadsAreAsWideAsTheyAre) {
   const Workload workload = TinyWorkload(TinyModel(), {.tensor = 2});
-  const ExecutedModel model = ExecutedModelOf(workload, MadeUp(), kHow, "cpu.json");
+  const GpuCurves curves = MadeUp();
+  const ExecutedModel model = ExecutedModelOf(workload, curves, kHow, "cpu.json");
   const Estimator estimator(workload.model, model.training, model.cluster, model.calibration);
   const auto time = [&](double elements) {
     return CostOfCollective(CollectiveKind::kAllReduce, Bytes(2 * elements),
