@@ -48,11 +48,11 @@ Interval StepInterval(RunClass c) {
     case RunClass::kDense:
       return {0.91, 1.17};  // 68 runs
     case RunClass::kDenseBlackwell:
-      return {0.91, 1.18};  // 94 runs
+      return {0.90, 1.17};  // 94 runs
     case RunClass::kMoe:
       return {0.92, 1.52};  // 22 runs: few, and predictions too fast
     case RunClass::kMoeBlackwell:
-      return {0.86, 1.22};  // 92 runs
+      return {0.86, 1.24};  // 92 runs
     case RunClass::kFsdp:
       return {0.92, 1.13};  // 231 runs
     case RunClass::k2021:
