@@ -226,6 +226,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   std::optional<std::string> explain, margin, schedules, out, html;
   std::optional<bool> simulate;
   bool json = false;
+  SearchOptions options;
   line.Section("Search");
   line.Int("--top", top, {1, kMostTop}, "how many layouts to list (default: 10)");
   line.Texts("--require", "KNOB=V|V,...", require,
@@ -244,6 +245,10 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
               "simulate the best 32, or all that are listed, and rank them by that (default: on)");
+  line.Flag(
+      "--exact", options.exhaustive,
+      "cost every candidate, where otherwise bounds rule most of them out: the same plans, and "
+      "proof of it, in many times the time");
   line.Int("--threads", threads, {1, kMostThreads}, "of the search (default: one a core)");
   line.Section("Output");
   line.Text("--out", "JOB.json", out,
@@ -260,7 +265,6 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Example("plan job.json --explain tp=8,pp=2 --html plan.html");
   if (!line.Parse(args, console.out)) return 0;
 
-  SearchOptions options;
   options.top = static_cast<int>(top.value_or(options.top));
   options.threads = static_cast<int>(threads.value_or(Cores()));
   std::optional<double> share;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which plan is best?  Enumerates every plan of the space, costs it or rejects it with a reason.
+// Which plan is best?  Enumerates every plan of the space, costs it or rules it out with a reason.
 //
 // The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, pipeline schedule, dp,
 // ZeRO stage and its shard (all data-parallel ranks, or those of one domain), and recomputation
@@ -11,11 +11,13 @@
 // estimated well.
 //
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
-// pipeline stages.  Branches are cut by bounds that change no answer: model state, or one layer,
-// over the memory; and time.  For the last a coarse search of a fixed part of the space comes
-// first; a branch whose work alone takes longer than everything that will be reported is too slow.
-// Workers take layer shapes in turn and share nothing, and results merge in a total order, so
-// neither the answer nor the counts depend on their number.
+// pipeline stages.  What need not be costed is ruled out by a bound (findings.h) that changes
+// neither the table nor the front: a coarse search of a fixed part of the space comes first, and a
+// branch that cannot be faster than what it has for the table, nor faster or smaller than its
+// front, is of no interest.  Every candidate is costed or counted under its bound, which the
+// certificate adds up. Rejections for memory are counted of what was looked at, and less of it
+// where more is ruled out. Workers take units of work in turn and share nothing, and results merge
+// in a total order, so neither the answer nor the counts depend on their number.
 #pragma once
 
 #include <array>
@@ -26,34 +28,31 @@
 
 #include "planner/estimator.h"
 #include "planner/feasibility.h"
+#include "planner/findings.h"
 #include "planner/plan_filter.h"
+#include "planner/search_space.h"
 
 namespace millwright {
-
-struct RankedPlan {
-  ParallelConfig plan;
-  Seconds step;
-  Bytes peak;
-};
-// Faster first, then smaller, then by degrees: a total order.
-bool Before(const RankedPlan& a, const RankedPlan& b);
 
 struct SearchOptions {
   int top = 10;
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
   int threads = 0;              // 0: one a core
   PlanFilter filter;
+  bool exhaustive = false;  // cost every candidate: the same plans and front, for the proof of it
   std::function<void(double share_done)> progress;  // from the calling thread, a few times a second
 };
 
-// Plans rejected for memory in which one item is the largest of the fullest stage; where what
-// recomputation does not change is too large by itself, the largest of that.
-struct OutOfMemory {
-  std::int64_t count = 0;
-  // The one that needs least, and its fullest stage.  Empty where the plans were too large by one
-  // layer alone, which is counted and not costed.
-  std::optional<RankedPlan> nearest;
-  int stage = 0;
+// What the search can promise of its answer, by the estimate.
+struct Certificate {
+  std::int64_t space = 0;   // candidates
+  std::int64_t costed = 0;  // of them
+  std::array<std::int64_t, kBounds> ruled_out{};
+  // No candidate is faster than this; the best plan's own time where the search is exact.  Infinite
+  // where none fits.
+  Seconds best_bound;
+  double gap = 0;  // of the best plan over the bound, as a share of the bound
+  bool exact() const { return gap == 0; }
 };
 
 struct SearchResult {
@@ -70,14 +69,12 @@ struct SearchResult {
   std::array<OutOfMemory, kMemoryItems> out_of_memory{};
   std::optional<RankedPlan> nearest_miss;  // where nothing fits: the plan that needs least memory
   Bytes memory_limit;                      // capacity less the margin
+  Certificate certificate;
 };
 
 inline constexpr double kParetoSpan = 1.5;
 
 SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
                     const Cluster& cluster, const SearchOptions& options);
-
-// Every choice of recomputation worth costing for this model: none, sets of modules, full.
-std::vector<Recompute> RecomputeChoices(const ModelConfig& model);
 
 }  // namespace millwright

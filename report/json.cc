@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/parameters.h"
@@ -165,6 +166,19 @@ Json Counts(const SearchResult& result, const ModelConfig& model) {
           {"out_of_memory", std::move(out_of_memory)}};
 }
 
+Json ToJson(const Certificate& c) {
+  Json pruned = Json::object();
+  for (std::size_t i = 0; i < kBounds; ++i) {
+    if (c.ruled_out[i] > 0) pruned[Key(JsonKey(static_cast<Bound>(i)))] = c.ruled_out[i];
+  }
+  return {{"exact", c.exact()},
+          {"best_bound_s", std::isfinite(c.best_bound.value) ? Json(c.best_bound.value) : Json()},
+          {"gap", c.gap},
+          {"space", c.space},
+          {"costed", c.costed},
+          {"pruned", std::move(pruned)}};
+}
+
 Json ToJson(const Exported& exported) {
   Json files = Json::array(), unexpressed = Json::array();
   for (const ExportedFile& file : exported.files) files.push_back(file.name);
@@ -225,6 +239,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
                         {"left_out", ToArray(contenders.left_out, contender)}};
   json["in_framework"] = answer.in_framework ? contender(*answer.in_framework) : Json(nullptr);
   json["pareto"] = ToArray(answer.pareto, estimate);
+  json["certificate"] = ToJson(answer.result.certificate);
   json.update(Counts(answer.result, answer.job.model));
   json["reason"] = text_or_null(Reason(answer));
   json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);

@@ -164,7 +164,7 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
     text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
             MemoryText(*answer.nearest_miss, style);
   }
-  return text + '\n' + RejectionText(answer.result, style);
+  return text + '\n' + CertificateText(answer.result, style) + RejectionText(answer.result, style);
 }
 
 std::string LeastMemory(const Estimate& e, const PlanAnswer& answer) {
@@ -332,6 +332,26 @@ std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {
   return items;
 }
 
+std::string CertificateText(const SearchResult& result, const Style& style) {
+  const Certificate& c = result.certificate;
+  if (c.space == 0) return {};
+  std::vector<std::pair<std::int64_t, Bound>> bounds;
+  for (std::size_t i = 0; i < kBounds; ++i) {
+    if (c.ruled_out[i] > 0) bounds.emplace_back(c.ruled_out[i], static_cast<Bound>(i));
+  }
+  std::stable_sort(bounds.begin(), bounds.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text =
+      result.plans.empty()
+          ? fmt::format("Proven that none of {} fits", Counted(c.space, "candidate"))
+          : fmt::format("Proven best of {} by the estimate", Counted(c.space, "candidate"));
+  text += fmt::format(": {} costed", FormatInteger(c.costed));
+  for (const auto& [count, bound] : bounds) {
+    text += fmt::format(", {} {}", FormatInteger(count), Name(bound));
+  }
+  return Wrapped(text + '.', style.width, 2) + '\n';
+}
+
 std::string RejectionText(const SearchResult& result, const Style& style) {
   std::string text =
       Bold(fmt::format("{} costed; what was rejected", Counted(result.searched, "plan")), style) +
@@ -466,7 +486,7 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
                 answer.plans().size());
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
           ToldApartText(answer, style) + SimulatedText(answer, style) +
-          InFrameworkText(answer, style) + '\n';
+          InFrameworkText(answer, style) + CertificateText(answer.result, style) + '\n';
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);

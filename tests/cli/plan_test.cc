@@ -40,13 +40,14 @@ TEST(Plan, AnswersFirst) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, StartsWith("Best: tp"));
-  for (const char* part : {"\nModel       llama-3.1-8b, 8.03 B parameters, 32 layers\n",
-                           "\nCluster     2 nodes of dgx-h100, 16 GPUs (H100-SXM, 79.6 GiB)\n",
-                           // 64 x 4,096 = 262,144 tokens.
-                           "\nStep        64 sequences of 4,096 tokens, 262 k tokens in all\n",
-                           "\nSearch      at least 5% of the memory left free\n",
-                           "\nThe 10 fastest layouts, ", "\nTime of a step ", "\nMemory of ",
-                           "\nWhat less memory costs: ", " plans costed; what was rejected\n"}) {
+  for (const char* part :
+       {"\nModel       llama-3.1-8b, 8.03 B parameters, 32 layers\n",
+        "\nCluster     2 nodes of dgx-h100, 16 GPUs (H100-SXM, 79.6 GiB)\n",
+        // 64 x 4,096 = 262,144 tokens.
+        "\nStep        64 sequences of 4,096 tokens, 262 k tokens in all\n",
+        "\nSearch      at least 5% of the memory left free\n", "\nThe 10 fastest layouts, ",
+        "\nTime of a step ", "\nMemory of ", "\n  Proven best of ",
+        "\nWhat less memory costs: ", " plans costed; what was rejected\n"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
 }
@@ -62,19 +63,42 @@ TEST(Plan, NoLineIsWiderThanTheTerminal) {
   }
 }
 
+// What bounds rule out changes no answer, and every candidate is accounted for.
+TEST(Plan, CertificateEqualsCostingAll) {
+  const std::string question = "plan --json --no-simulate" + std::string(kSmall);
+  const Json bounded = Parsed(RunCommand(question));
+  const Json all = Parsed(RunCommand(question + " --exact"));
+  for (const char* key : {"plans", "pareto", "in_framework", "nearest_miss"}) {
+    EXPECT_EQ(bounded[key], all[key]) << key;
+  }
+  const Json &proof = bounded["certificate"], &every = all["certificate"];
+  EXPECT_THAT(Keys(proof),
+              testing::ElementsAre("exact", "best_bound_s", "gap", "space", "costed", "pruned"));
+  EXPECT_EQ(proof["exact"], true);
+  EXPECT_EQ(proof["gap"], 0);
+  EXPECT_EQ(proof["best_bound_s"], bounded["step_time_s"]);
+  std::int64_t sum = proof["costed"];
+  for (const auto& [bound, count] : proof["pruned"].items()) sum += count.get<std::int64_t>();
+  EXPECT_EQ(proof["space"], sum);
+  EXPECT_EQ(every["space"], sum);
+  EXPECT_EQ(every["costed"], sum);
+  EXPECT_EQ(every["pruned"], Json::object());
+  EXPECT_LT(proof["costed"], every["costed"]);
+}
+
 TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
   EXPECT_THAT(
       Keys(json),
-      testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu",
-                           "model_tflops_per_gpu", "mfu", "hfu", "ideal_time_s", "mfu_convention",
-                           "fits", "plan", "micro_batches", "slowest_stage", "time", "memory",
-                           "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
-                           "estimate_error", "question", "warnings", "memory_limit_bytes", "plans",
-                           "simulation", "in_framework", "pareto", "searched", "rejected",
-                           "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+      testing::ElementsAre(
+          "step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu",
+          "ideal_time_s", "mfu_convention", "fits", "plan", "micro_batches", "slowest_stage",
+          "time", "memory", "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
+          "estimate_error", "question", "warnings", "memory_limit_bytes", "plans", "simulation",
+          "in_framework", "pareto", "certificate", "searched", "rejected", "out_of_memory",
+          "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);

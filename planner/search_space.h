@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which candidates does a search go through, and how many are they?
+//
+// Nothing is listed: a space is the lists that its candidates are made of.  A candidate is a cut of
+// the layers (tp, sp, cp and its kind, ep, etp), a micro-batch, a pipeline with a schedule and its
+// virtual stages, a ZeRO stage with its shard and a choice of recomputation that the checks of
+// planner/feasibility and the filter pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/model.h"
+#include "core/parallel.h"
+#include "core/training.h"
+#include "cost_models/operators.h"
+#include "cost_models/pipeline.h"
+#include "planner/findings.h"
+#include "planner/plan_filter.h"
+#include "topologies/cluster.h"
+
+namespace millwright {
+
+// Every choice of recomputation worth costing for this model, but those of some layers alone: none,
+// sets of modules, full.
+std::vector<Recompute> RecomputeChoices(const ModelConfig& model);
+
+// Pipeline splits that candidates share, and the schedules that lay stages out like that.
+struct PipelineLayout {
+  int virtual_stages = 1;
+  std::vector<ScheduleKind> schedules;
+  std::vector<int> rank_of_stage;
+  std::vector<StageContent> stages;       // distinct
+  std::vector<int> full_layers;           // full recompute of the first so many layers of a chunk,
+  std::vector<std::vector<int>> leading;  // and what that is of each stage
+};
+using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
+
+struct Sharding {
+  int zero = 0, shard = 0;
+};
+
+// Whether DualPipe's pairs may hide communication under all compute.
+bool Overlaps(ScheduleKind kind);
+// Whether the search takes this ZeRO stage with the schedule.
+bool ShardsUnder(ScheduleKind kind, int zero);
+
+struct Space {
+  const ModelConfig& model;
+  const TrainingConfig& training;
+  const Cluster& cluster;
+  const PlanFilter& filter;
+  Bytes memory_limit;
+  std::vector<LayerShape> shapes;  // without micro-batches
+  std::vector<int> micro_batches;
+  PipelineLayouts layouts;
+  std::vector<Recompute> choices;
+  std::vector<int> zeros;
+  bool overlapping = false;  // some schedule Overlaps
+  bool partial_recompute = true;
+
+  // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
+  // than the front's, or no better than a plan that is known, is not on the front.
+  bool exhaustive = false;  // nothing
+  Seconds table_limit{std::numeric_limits<double>::infinity()};
+  Seconds front_limit{std::numeric_limits<double>::infinity()};
+  ParetoFront known;
+  // Whether no plan that takes this long and this much, or more, is of interest.
+  bool Irrelevant(Seconds step, Bytes peak) const;
+
+  // A unit of work is a shape with a micro-batch.
+  std::size_t units() const { return shapes.size() * micro_batches.size(); }
+  LayerShape ShapeOf(std::size_t unit) const;
+  ParallelConfig PlanOf(const LayerShape& shape) const;
+
+  // The ways to shard `plan`'s state: over all data-parallel ranks, or HSDP's usual shard, those
+  // inside a domain; or over what was asked for.
+  std::vector<Sharding> Shardings(const ParallelConfig& plan) const;
+  std::int64_t Choices(const PipelineLayout& layout) const;
+  // `plan` has this layout: whether it can run under `schedule`.
+  Verdict Check(ParallelConfig plan, ScheduleKind schedule) const;
+};
+
+// What of the space comes from tensor, context and expert cuts, the pipelines and the rest; what
+// the checks and the filter take out of them is counted in `findings`.
+Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+              const PlanFilter& filter, Bytes memory_limit, Findings& findings);
+// What the coarse search leaves out: large micro-batches, many virtual stages, and all but a few
+// ways to shard and recompute.
+Space CoarsePart(const Space& space);
+
+// Counts candidates without costing them; remembers what shapes share.
+class CandidateCount {
+ public:
+  explicit CandidateCount(const Space& space) : space_(space) {}
+  // Of one unit of work: `shape` with its micro-batch.
+  std::int64_t Of(const LayerShape& shape);
+  // Of a schedule under a layout, for the shardings given.
+  std::int64_t Of(const PipelineLayout& layout, ScheduleKind schedule,
+                  const std::vector<Sharding>& shardings) const;
+
+ private:
+  // Choices of schedule, virtual stages and recomputation: of those schedules that go with every
+  // ZeRO stage, and of those that go with 0 and 1 alone.
+  struct OfPipeline {
+    int pipeline = 1, data = 1;
+    std::int64_t any_zero = 0, low_zero = 0;
+  };
+  const std::vector<OfPipeline>& OfCut(std::int64_t cut, int micro_batch);
+
+  const Space& space_;
+  std::map<std::pair<std::int64_t, int>, std::vector<OfPipeline>> cuts_;
+};
+
+}  // namespace millwright

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One worker of a search: costs the candidates of a unit of work, or rules them out by a bound.
+//
+// Every candidate of a unit is either costed or counted under the bound that rules it out.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "planner/findings.h"
+#include "planner/search_space.h"
+
+namespace millwright {
+
+class SearchWorker {
+ public:
+  explicit SearchWorker(const Space& space)
+      : space_(space), estimator_(space.model, space.training, space.cluster), count_(space) {}
+
+  void Run(std::size_t unit);
+  const Findings& findings() const { return findings_; }
+
+ private:
+  struct Choice {
+    const Recompute* recompute;
+    std::vector<TreatedLayer> treated;
+  };
+  void Treat(const ShapeCosts& costs);
+  void SetLeast();
+  void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
+  void Pair(const ShapeCosts& costs);
+  void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
+  void CostChoices(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void CostHopeless(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
+            const ParallelConfig& plan, const Recompute& recompute);
+  template <class Act>  // act(its RecomputeTerms, the Recompute)
+  void ForEachChoice(const PipelineLayout& layout, const Act& act) const;
+
+  const Space& space_;
+  Estimator estimator_;
+  CandidateCount count_;
+  Findings findings_;
+  std::vector<Choice> treated_;  // of the shape at hand
+  std::vector<TreatedLayer> untreated_, fully_;
+  std::vector<TreatedLayer> least_;            // the least of all of these
+  bool paired_ = false;                        // these have their pairs
+  std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
+  std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
+};
+
+}  // namespace millwright
