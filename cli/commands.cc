@@ -10,6 +10,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "cli/interrupt.h"
 #include "core/check.h"
 #include "core/config_io.h"
 #include "core/mistakes.h"
@@ -101,6 +102,10 @@ void Complain(std::ostream& err, std::string_view lines) {
 int Run(std::span<const std::string> args, Console& console) {
   try {
     return Dispatch(args, console);
+  } catch (const Interrupted& interrupted) {
+    constexpr int kSignalled = 128;  // as a shell says it of a program that a signal ended
+    Complain(console.err, "interrupted");
+    return kSignalled + interrupted.signal;
   } catch (const ConfigError& error) {
     Complain(console.err, error.what());
     return 2;

@@ -4,7 +4,7 @@
 //
 // Everything is written to the streams given, so that a test can run a command and read it.
 // Exit codes: 0 yes; 1 the answer is no (nothing fits); 2 the input is wrong; 3 our own bug; 4 a
-// rank of a run died.
+// rank of a run died; 130 interrupted.
 #pragma once
 
 #include <iosfwd>

@@ -13,9 +13,11 @@
 #include "cli/export_flags.h"
 #include "cli/html_flag.h"
 #include "cli/import_flags.h"
+#include "cli/interrupt.h"
 #include "cli/job_flags.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
+#include "core/unit_text.h"
 #include "planner/measured_range.h"
 #include "planner/obstacle.h"
 #include "planner/remedies.h"
@@ -33,6 +35,7 @@ namespace {
 
 constexpr int kMostTop = 10'000;
 constexpr int kMostThreads = 1024;
+constexpr Seconds kMostBudget(30 * 86400);
 
 // "5%", or a share such as 0.05.
 std::optional<double> ParseMargin(std::string_view text) {
@@ -59,6 +62,8 @@ void CheckOut(CommandLine& line, const std::string& file) {
 
 std::int64_t Cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
+using Clock = std::chrono::steady_clock;
+
 class PlanQuestion {
  public:
   PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console)
@@ -69,13 +74,18 @@ class PlanQuestion {
         estimator_(job.model, job.training, cluster_),
         progress_(console) {}
 
-  PlanAnswer Answer(const std::optional<std::string>& explain);
+  // Within `budget`, where it is given: most of it to search, the rest to simulate.
+  PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget);
 
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
     SearchOptions shown = options;
-    shown.progress = [this, what](double share) { progress_.Show(what, share); };
+    shown.progress = [this, what](double share) { Show(what, share); };
     return Search(job_.model, job_.training, cluster_, shown);
+  }
+  void Show(const char* what, std::optional<double> share) {
+    interrupts_.ThrowIfAny();
+    progress_.Show(what, share);
   }
   // As many as are simulated, or listed.
   SearchOptions ForContenders(SearchOptions options) const {
@@ -96,6 +106,8 @@ class PlanQuestion {
   const Cluster cluster_;
   const Estimator estimator_;
   Progress progress_;
+  const Interrupts interrupts_;
+  std::optional<Clock::time_point> simulate_until_;
 };
 
 // The best of what the framework's schedules allow, where that is not the best plan.
@@ -117,7 +129,8 @@ Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
                      {.simulate = simulate_,
                       .memory_limit = result.memory_limit,
                       .threads = options_.threads,
-                      .progress = [this](double share) { progress_.Show("simulating", share); }});
+                      .deadline = simulate_until_,
+                      .progress = [this](double share) { Show("simulating", share); }});
   if (ranked.plans.size() > most) ranked.plans.resize(most);
   return ranked;
 }
@@ -145,7 +158,8 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   return x;
 }
 
-PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
+PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
+                                std::optional<Seconds> budget) {
   PlanAnswer answer{.job = job_};
   answer.threads = options_.threads;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
@@ -155,20 +169,30 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
     if (explain) answer.explanation = Explanation{.asked = *explain, .why_not = verdict->detail};
     return answer;
   }
-  const auto start = std::chrono::steady_clock::now();
-  answer.result = SearchUnder(ForContenders(options_), "searching");
-  const auto searched = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
+  SearchOptions limited = ForContenders(options_);
+  if (budget) {
+    constexpr double kForSearch = 0.75;
+    const auto after = [&](double share) {
+      return start + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(share * budget->value));
+    };
+    limited.deadline = after(simulate_ ? kForSearch : 1);
+    simulate_until_ = after(1);
+  }
+  answer.result = SearchUnder(limited, "searching");
+  const auto searched = Clock::now();
   answer.contenders = Rank(answer.result, std::size_t(options_.top));
   answer.in_framework = InFramework(answer);
-  answer.simulate_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - searched).count();
+  answer.simulate_seconds = std::chrono::duration<double>(Clock::now() - searched).count();
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
+  answer.seeks_remedies = !budget;
   if (explain) {
     answer.explanation = Explain(*explain);
-  } else if (answer.nearest_miss) {
+  } else if (answer.nearest_miss && answer.seeks_remedies) {
     SearchOptions quietly = options_;
-    quietly.progress = [this](double) { progress_.Show("looking for what would fit"); };
+    quietly.progress = [this](double) { Show("looking for what would fit", {}); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
   if (answer.plans().empty() && !answer.nearest_miss) {
@@ -178,8 +202,7 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
                                    BriefName(Plainest(job_, options_.filter)));
     }
   }
-  answer.search_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  answer.search_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return answer;
 }
 
@@ -223,7 +246,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
-  std::optional<std::string> explain, margin, schedules, out, html;
+  std::optional<std::string> explain, margin, schedules, out, html, budget;
   std::optional<bool> simulate;
   bool json = false;
   SearchOptions options;
@@ -245,6 +268,10 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
               "simulate the best 32, or all that are listed, and rank them by that (default: on)");
+  line.Text(
+      "--budget", "TIME", budget,
+      "answer after 5s, 2min: the best so far, and by a bound how far from the best it can be "
+      "at most");
   line.Flag(
       "--exact", options.exhaustive,
       "cost every candidate, where otherwise bounds rule most of them out: the same plans, and "
@@ -297,6 +324,20 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     filter([&] { options.filter.Require(*schedules, "--schedules"); });
   }
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
+  std::optional<Seconds> time;
+  if (budget) {
+    time = ParseDuration(*budget);
+    if (!time || time->value <= 0 || *time > kMostBudget) {
+      line.Problem("--budget",
+                   fmt::format("expected a time above 0 s and up to 30 d, such as 5s, got "
+                               "\"{}\"",
+                               Printable(*budget, kMostNameShown)));
+    }
+    if (options.exhaustive)
+      line.Problem("--exact", "costs every candidate, whatever --budget says");
+    if (explain) line.Problem("--explain", "searches again, whatever --budget says");
+    if (sensitivity) line.Problem("--sensitivity", "searches again, whatever --budget says");
+  }
   exports.Check(line, out);
   if (out && !exports.asked()) CheckOut(line, *out);
   Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
@@ -328,7 +369,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
 
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
   if (html) page.emplace(*html);
-  PlanAnswer answer = PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain);
+  PlanAnswer answer =
+      PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {

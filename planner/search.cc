@@ -2,26 +2,152 @@
 #include "planner/search.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <thread>
+#include <utility>
 
+#include "cost_models/operators.h"
 #include "planner/parallel_work.h"
 #include "planner/search_worker.h"
 
 namespace millwright {
 namespace {
 
-Findings SearchSpace(const Space& space, int threads, const std::function<void(double)>& progress) {
+using Clock = std::chrono::steady_clock;
+using Progress = std::function<void(double)>;
+
+// In which order units of work are visited: those of known floors by these, then the others.
+struct VisitOrder {
+  std::vector<std::pair<Seconds, std::size_t>> floors;  // and their units, ascending
+  std::size_t units = 0;
+  std::size_t stride = 1;  // floors are those of the first positions of a walk in steps of this
+  std::size_t UnitAt(std::size_t position) const {
+    return position < floors.size() ? floors[position].second : position * stride % units;
+  }
+};
+
+// Until stopped by the time or by an exception of `progress`.
+class Watch {
+ public:
+  Watch(std::optional<Clock::time_point> deadline, const Progress& progress)
+      : deadline_(deadline),
+        progress_(progress),
+        stop_(deadline && Clock::now() >= *deadline) {}
+  const std::atomic<bool>& stop() const { return stop_; }
+  void operator()(double share) {
+    if (deadline_ && Clock::now() >= *deadline_) stop_ = true;
+    if (!progress_) return;
+    try {
+      progress_(share);
+    } catch (...) {
+      stop_ = true;
+      throw;
+    }
+  }
+  // Whether somebody has to look after the workers.
+  bool needed() const { return deadline_ || progress_; }
+
+ private:
+  const std::optional<Clock::time_point> deadline_;
+  const Progress& progress_;
+  std::atomic<bool> stop_;
+};
+
+void ForEachUnit(std::size_t count, int threads, Watch& watch,
+                 const std::function<void(int, std::size_t)>& work) {
+  ForEachInParallel(count, threads, work,
+                    watch.needed() ? Progress([&](double share) { watch(share); }) : Progress());
+}
+
+std::vector<SearchWorker> Workers(const Space& space, int threads, const Watch& watch) {
   std::vector<SearchWorker> workers;
   workers.reserve(std::size_t(threads));
-  for (int i = 0; i < threads; ++i) workers.emplace_back(space);
-  ForEachInParallel(
-      space.units(), threads,
-      [&](int thread, std::size_t unit) { workers[std::size_t(thread)].Run(unit); }, progress);
-  Findings all;
-  for (const SearchWorker& worker : workers) Merge(all, worker.findings());
-  return all;
+  for (int i = 0; i < threads; ++i) workers.emplace_back(space, watch.stop());
+  return workers;
+}
+
+struct Visited {
+  Findings findings;
+  // Of what was not visited to its end: the least floor.  Infinite: all was.
+  Seconds least_open{std::numeric_limits<double>::infinity()};
+};
+
+// `ideal` is the floor of units of which none is known.
+Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal, int threads,
+              Watch&& watch) {
+  std::vector<SearchWorker> workers = Workers(space, threads, watch);
+  std::vector<Seconds> open(std::size_t(threads), Visited{}.least_open);
+  ForEachUnit(order.units, threads, watch, [&](int thread, std::size_t position) {
+    if (!watch.stop() && workers[std::size_t(thread)].Run(order.UnitAt(position))) return;
+    Seconds& least = open[std::size_t(thread)];
+    least = std::min(least, position < order.floors.size() ? order.floors[position].first : ideal);
+  });
+  Visited visited;
+  for (const SearchWorker& worker : workers) Merge(visited.findings, worker.findings());
+  visited.least_open = *std::min_element(open.begin(), open.end());
+  return visited;
+}
+
+// As many floors as there is time for, and spread over the space where that is not for all.
+VisitOrder OrderByFloors(const Space& space, int threads, Watch&& watch) {
+  constexpr std::size_t kMost = 1 << 20;
+  constexpr double kGolden = 0.618;
+  VisitOrder order{.floors = {}, .units = space.units()};
+  order.stride = std::max<std::size_t>(1, std::size_t(kGolden * double(order.units)));
+  while (std::gcd(order.stride, order.units) > 1) ++order.stride;
+  std::vector<Seconds> floors(std::min(kMost, order.units), Seconds(-1));
+  const std::vector<SearchWorker> workers = Workers(space, threads, watch);
+  ForEachUnit(floors.size(), threads, watch, [&](int thread, std::size_t position) {
+    if (watch.stop()) return;
+    floors[position] = workers[std::size_t(thread)].Floor(order.UnitAt(position));
+  });
+  floors.erase(std::find(floors.begin(), floors.end(), Seconds(-1)), floors.end());
+  std::vector<std::pair<Seconds, std::size_t>> known;
+  known.reserve(floors.size());
+  for (std::size_t i = 0; i < floors.size(); ++i) known.emplace_back(floors[i], order.UnitAt(i));
+  std::sort(known.begin(), known.end());
+  order.floors = std::move(known);
+  return order;
+}
+
+// The units that the coarse part has, of every tensor and context cut in turn: those whose work
+// takes least may be too large for the memory, one and all.
+VisitOrder CoarseOrder(const VisitOrder& order, const Space& space, const Space& coarse) {
+  const std::size_t all = space.micro_batches.size(), few = coarse.micro_batches.size();
+  std::map<std::pair<int, int>, int> of_cut;
+  std::vector<std::pair<int, std::pair<Seconds, std::size_t>>> turns;
+  for (const auto& [floor, unit] : order.floors) {
+    if (unit % all >= few) continue;
+    const LayerShape shape = space.ShapeOf(unit);
+    const int turn = of_cut[{shape.tensor, shape.context}]++;
+    turns.push_back({turn, {floor, unit / all * few + unit % all}});
+  }
+  std::sort(turns.begin(), turns.end());
+  VisitOrder result{.floors = {}, .units = turns.size()};
+  for (const auto& [turn, unit] : turns) result.floors.push_back(unit);
+  return result;
+}
+
+// What the model's FLOPs take where every GPU runs at its peak.
+Seconds IdealStep(const Space& space) {
+  TrainingConfig causal = space.training;
+  causal.mfu_convention = MfuConvention::kCausal;
+  return FlopsOfStep(space.model, causal, {}).model / space.cluster.gpu().peak(causal.precision) /
+         double(space.cluster.gpus());
+}
+
+// The plans alone: what was counted is counted where it is visited again.
+Findings PlansOf(Findings findings) {
+  findings.searched = 0;
+  findings.ruled_out = {};
+  findings.rejected = {};
+  for (OutOfMemory& item : findings.out_of_memory) item.count = 0;
+  return findings;
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -65,8 +191,35 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   space.exhaustive = options.exhaustive;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
-  if (!space.exhaustive) SetLimits(space, SearchSpace(CoarsePart(space), threads, {}), options.top);
-  Merge(all, SearchSpace(space, threads, options.progress));
+
+  // Shares of the time there is, where there is a deadline.
+  constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
+  const auto start = Clock::now();
+  const auto until = [&](double share) -> std::optional<Clock::time_point> {
+    if (!options.deadline) return {};
+    return start + std::chrono::duration_cast<Clock::duration>(share * (*options.deadline - start));
+  };
+  const Progress first = options.progress ? [&](double) { options.progress(0); } : Progress();
+  VisitOrder order{.floors = {}, .units = space.units()};
+  const Seconds ideal = IdealStep(space);
+  if (options.deadline) order = OrderByFloors(space, threads, {until(kForFloors), first});
+  if (!space.exhaustive) {
+    Findings coarse;
+    for (const bool other_schedules : {false, true}) {
+      const Space part = CoarsePart(space, other_schedules);
+      if (part.layouts.empty()) continue;
+      const VisitOrder part_order = options.deadline
+                                        ? CoarseOrder(order, space, part)
+                                        : VisitOrder{.floors = {}, .units = part.units()};
+      Merge(coarse, Visit(part, part_order, ideal, threads,
+                          {until(other_schedules ? kForOthers : kForCoarse), first})
+                        .findings);
+      SetLimits(space, coarse, options.top);
+    }
+    if (options.deadline) Merge(all, PlansOf(coarse));
+  }
+  const Visited visited = Visit(space, order, ideal, threads, {options.deadline, options.progress});
+  Merge(all, visited.findings);
 
   result.searched = all.searched;
   result.rejected = all.rejected;
@@ -81,12 +234,18 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   certificate.costed = all.searched;
   certificate.ruled_out = all.ruled_out;
   certificate.space = std::accumulate(all.ruled_out.begin(), all.ruled_out.end(), all.searched);
-  certificate.best_bound = Seconds(std::numeric_limits<double>::infinity());
+  if (std::isfinite(visited.least_open.value)) {
+    const std::int64_t seen = certificate.space;
+    certificate.space = CandidateCount(space).OfAll();
+    certificate.unvisited = certificate.space - seen;
+  }
+  certificate.best_bound = visited.least_open;
   if (result.plans.empty()) {
     result.nearest_miss = all.NearestMiss();
     return result;
   }
-  certificate.best_bound = result.plans.front().step;
+  certificate.best_bound = std::min(certificate.best_bound, result.plans.front().step);
+  certificate.gap = result.plans.front().step / certificate.best_bound - 1;
   const Bytes apart = 0.01 * cluster.gpu().hbm_capacity;
   for (const RankedPlan& plan : all.pareto.plans()) {
     if (plan.step > kParetoSpan * result.plans.front().step) break;

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -39,8 +40,12 @@ struct SearchOptions {
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
   int threads = 0;              // 0: one a core
   PlanFilter filter;
+  // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
+  // work alone takes least.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
   bool exhaustive = false;  // cost every candidate: the same plans and front, for the proof of it
-  std::function<void(double share_done)> progress;  // from the calling thread, a few times a second
+  // From the calling thread, many times a second; the search ends where it throws.
+  std::function<void(double share_done)> progress;
 };
 
 // What the search can promise of its answer, by the estimate.
@@ -48,11 +53,12 @@ struct Certificate {
   std::int64_t space = 0;   // candidates
   std::int64_t costed = 0;  // of them
   std::array<std::int64_t, kBounds> ruled_out{};
-  // No candidate is faster than this; the best plan's own time where the search is exact.  Infinite
-  // where none fits.
+  std::int64_t unvisited = 0;  // at the deadline
+  // No candidate is faster than this: the best plan's own time, or the floor of a branch that was
+  // not visited.  Infinite where nothing fits and nothing is left.
   Seconds best_bound;
   double gap = 0;  // of the best plan over the bound, as a share of the bound
-  bool exact() const { return gap == 0; }
+  bool exact() const { return unvisited == 0; }
 };
 
 struct SearchResult {

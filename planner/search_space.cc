@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "sim/schedule.h"
 
@@ -280,13 +281,24 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
   return space;
 }
 
-Space CoarsePart(const Space& space) {
+Space CoarsePart(const Space& space, bool other_schedules) {
   Space coarse = space;
   constexpr std::size_t kFew = 3;
   coarse.micro_batches.resize(std::min(kFew, coarse.micro_batches.size()));
   for (auto& [pipeline, layouts] : coarse.layouts) {
-    layouts.erase(layouts.begin() + std::ptrdiff_t(std::min(kFew, layouts.size())), layouts.end());
+    std::set<ScheduleKind> seen;
+    std::erase_if(layouts, [&](PipelineLayout& layout) {
+      std::erase_if(layout.schedules, [&](ScheduleKind schedule) {
+        if (FollowsFromStages(schedule)) return other_schedules;
+        return !other_schedules || !seen.insert(schedule).second;
+      });
+      return layout.schedules.empty();
+    });
+    if (!other_schedules && layouts.size() > kFew) {
+      layouts.erase(layouts.begin() + std::ptrdiff_t(kFew), layouts.end());
+    }
   }
+  std::erase_if(coarse.layouts, [](const auto& of_degree) { return of_degree.second.empty(); });
   if (std::count(space.zeros.begin(), space.zeros.end(), 1)) coarse.zeros = {1};
   coarse.partial_recompute = false;
   return coarse;
@@ -301,10 +313,39 @@ std::int64_t CandidateCount::Of(const PipelineLayout& layout, ScheduleKind sched
 }
 
 std::int64_t CandidateCount::Of(const LayerShape& shape) {
+  return Of(shape, OfCut(std::int64_t{1} * shape.tensor * shape.context, shape.micro_batch_size));
+}
+
+std::int64_t CandidateCount::OfAll() {
+  // Micro-batches add up by cut, so that shapes do not multiply with them.
+  std::map<std::int64_t, std::vector<OfPipeline>> sums;
+  std::int64_t count = 0;
+  for (const LayerShape& shape : space_.shapes) {
+    const std::int64_t cut = std::int64_t{1} * shape.tensor * shape.context;
+    const auto [entry, inserted] = sums.try_emplace(cut);
+    if (inserted) {
+      for (int micro_batch : space_.micro_batches) {
+        const std::vector<OfPipeline>& pipelines = OfCut(cut, micro_batch);
+        entry->second.resize(pipelines.size());  // the same for each
+        for (std::size_t i = 0; i < pipelines.size(); ++i) {
+          OfPipeline& sum = entry->second[i];
+          sum.pipeline = pipelines[i].pipeline;
+          sum.data = pipelines[i].data;
+          sum.any_zero += pipelines[i].any_zero;
+          sum.low_zero += pipelines[i].low_zero;
+        }
+      }
+    }
+    count += Of(shape, entry->second);
+  }
+  return count;
+}
+
+std::int64_t CandidateCount::Of(const LayerShape& shape,
+                                const std::vector<OfPipeline>& pipelines) const {
   ParallelConfig plan = space_.PlanOf(shape);
   std::int64_t count = 0;
-  const std::int64_t cut = std::int64_t{1} * shape.tensor * shape.context;
-  for (const OfPipeline& of : OfCut(cut, shape.micro_batch_size)) {
+  for (const OfPipeline& of : pipelines) {
     if (CheckExpertRanks(space_.cluster.gpus() / of.pipeline, plan.expert, plan.expert_tensor)) {
       continue;
     }

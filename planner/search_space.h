@@ -90,9 +90,10 @@ struct Space {
 // the checks and the filter take out of them is counted in `findings`.
 Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
               const PlanFilter& filter, Bytes memory_limit, Findings& findings);
-// What the coarse search leaves out: large micro-batches, many virtual stages, and all but a few
-// ways to shard and recompute.
-Space CoarsePart(const Space& space);
+// What a coarse search leaves out: large micro-batches, all but a few ways to shard and recompute,
+// and of 1F1B and interleaved many virtual stages.  Other schedules have a coarse search of their
+// own, of the first of each one's layouts.
+Space CoarsePart(const Space& space, bool other_schedules);
 
 // Counts candidates without costing them; remembers what shapes share.
 class CandidateCount {
@@ -100,6 +101,8 @@ class CandidateCount {
   explicit CandidateCount(const Space& space) : space_(space) {}
   // Of one unit of work: `shape` with its micro-batch.
   std::int64_t Of(const LayerShape& shape);
+  // Of the whole space.
+  std::int64_t OfAll();
   // Of a schedule under a layout, for the shardings given.
   std::int64_t Of(const PipelineLayout& layout, ScheduleKind schedule,
                   const std::vector<Sharding>& shardings) const;
@@ -111,6 +114,7 @@ class CandidateCount {
     int pipeline = 1, data = 1;
     std::int64_t any_zero = 0, low_zero = 0;
   };
+  std::int64_t Of(const LayerShape& shape, const std::vector<OfPipeline>& pipelines) const;
   const std::vector<OfPipeline>& OfCut(std::int64_t cut, int micro_batch);
 
   const Space& space_;

@@ -36,27 +36,36 @@ void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const P
 
 }  // namespace
 
-void SearchWorker::Run(std::size_t unit) {
+// Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
+Seconds SearchWorker::FloorOf(const ShapeCosts& costs) const {
+  const LayerShape& shape = costs.shape;
+  return (double(space_.training.global_batch_size) * shape.tensor * shape.context /
+          (double(space_.cluster.gpus()) * shape.micro_batch_size)) *
+         (space_.overlapping ? costs.overlapped_work : costs.work);
+}
+
+Seconds SearchWorker::Floor(std::size_t unit) const {
+  return FloorOf(estimator_.CostShape(space_.ShapeOf(unit)));
+}
+
+bool SearchWorker::Run(std::size_t unit) {
   const LayerShape shape = space_.ShapeOf(unit);
   const ShapeCosts costs = estimator_.CostShape(shape);
-  // Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
-  const Seconds floor = (double(space_.training.global_batch_size) * shape.tensor * shape.context /
-                         (double(space_.cluster.gpus()) * shape.micro_batch_size)) *
-                        (space_.overlapping ? costs.overlapped_work : costs.work);
-  if (space_.Irrelevant(floor, costs.least_layer)) {
+  if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) {
     ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
     findings_.RuleOut(Bound::kWork, count_.Of(shape));
-    return;
+    return true;
   }
   // The smallest micro-batch is costed all the same, for the plan that comes nearest.
   const bool smallest = shape.micro_batch_size == space_.micro_batches.front();
   if (costs.least_layer > space_.memory_limit && !smallest && !space_.exhaustive) {
     findings_.RejectForMemory(MemoryItem::kActivations, 1);
     findings_.RuleOut(Bound::kOneLayer, count_.Of(shape));
-    return;
+    return true;
   }
   Treat(costs);
   RunPipelines(costs, space_.PlanOf(shape));
+  return !stop_;
 }
 
 void SearchWorker::Treat(const ShapeCosts& costs) {
@@ -136,6 +145,7 @@ void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
       continue;
     }
     for (const PipelineLayout& layout : layouts) {
+      if (stop_) return;
       plan.virtual_stages = layout.virtual_stages;
       feasible_.clear();
       for (ScheduleKind schedule : layout.schedules) {

@@ -5,6 +5,7 @@
 // Every candidate of a unit is either costed or counted under the bound that rules it out.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -16,10 +17,16 @@ namespace millwright {
 
 class SearchWorker {
  public:
-  explicit SearchWorker(const Space& space)
-      : space_(space), estimator_(space.model, space.training, space.cluster), count_(space) {}
+  SearchWorker(const Space& space, const std::atomic<bool>& stop)
+      : space_(space),
+        estimator_(space.model, space.training, space.cluster),
+        count_(space),
+        stop_(stop) {}
 
-  void Run(std::size_t unit);
+  // False where it was stopped before the unit was done.
+  bool Run(std::size_t unit);
+  // No candidate of the unit is faster.
+  Seconds Floor(std::size_t unit) const;
   const Findings& findings() const { return findings_; }
 
  private:
@@ -27,6 +34,7 @@ class SearchWorker {
     const Recompute* recompute;
     std::vector<TreatedLayer> treated;
   };
+  Seconds FloorOf(const ShapeCosts& costs) const;
   void Treat(const ShapeCosts& costs);
   void SetLeast();
   void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
@@ -42,6 +50,7 @@ class SearchWorker {
   const Space& space_;
   Estimator estimator_;
   CandidateCount count_;
+  const std::atomic<bool>& stop_;
   Findings findings_;
   std::vector<Choice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;

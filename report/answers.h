@@ -36,6 +36,7 @@ struct PlanAnswer {
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;
   std::vector<Remedy> remedies;
+  bool seeks_remedies = true;  // false: there was no time for it
   std::string why_not;  // where there is no plan, not even one that does not fit
   std::optional<Explanation> explanation;
   std::optional<Exported> exported;  // of the best plan

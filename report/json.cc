@@ -176,6 +176,7 @@ Json ToJson(const Certificate& c) {
           {"gap", c.gap},
           {"space", c.space},
           {"costed", c.costed},
+          {"unvisited", c.unvisited},
           {"pruned", std::move(pruned)}};
 }
 
@@ -233,6 +234,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   const Contenders& contenders = answer.contenders;
   json["simulation"] = {{"simulated", contenders.simulated},
                         {"too_large", contenders.too_large},
+                        {"too_late", contenders.too_late},
                         {"median_error", contenders.median_difference},
                         {"largest_error", contenders.largest_difference},
                         {"none_fits", contenders.none_fits_simulated},

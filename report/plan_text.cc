@@ -160,7 +160,7 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
   if (answer.nearest_miss) {
-    text += '\n' + RemediesText(answer, style);
+    if (answer.seeks_remedies) text += '\n' + RemediesText(answer, style);
     text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
             MemoryText(*answer.nearest_miss, style);
   }
@@ -341,10 +341,20 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
   }
   std::stable_sort(bounds.begin(), bounds.end(),
                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text =
-      result.plans.empty()
-          ? fmt::format("Proven that none of {} fits", Counted(c.space, "candidate"))
-          : fmt::format("Proven best of {} by the estimate", Counted(c.space, "candidate"));
+  std::string text;
+  if (!c.exact()) {
+    text = fmt::format("{} of {} were not visited in the time given; ", FormatInteger(c.unvisited),
+                       Counted(c.space, "candidate"));
+    text += result.plans.empty() ? "of the others none fits"
+            : c.gap > 0
+                ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
+                              PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
+                : std::string("by a bound none of them is faster than the best by the estimate");
+  } else if (result.plans.empty()) {
+    text = fmt::format("Proven that none of {} fits", Counted(c.space, "candidate"));
+  } else {
+    text = fmt::format("Proven best of {} by the estimate", Counted(c.space, "candidate"));
+  }
   text += fmt::format(": {} costed", FormatInteger(c.costed));
   for (const auto& [count, bound] : bounds) {
     text += fmt::format(", {} {}", FormatInteger(count), Name(bound));
@@ -399,6 +409,10 @@ std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
         "tasks "
         "(simulate takes it).",
         all.too_large, all.too_large + all.simulated, FormatCount(ContenderOptions{}.most_tasks)));
+  }
+  if (all.too_late > 0) {
+    lines.push_back(fmt::format("For {} there was no time to simulate: they keep their estimate.",
+                                Counted(all.too_late, "plan")));
   }
   if (all.none_fits_simulated) {
     lines.push_back(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -72,8 +73,8 @@ TEST(Plan, CertificateEqualsCostingAll) {
     EXPECT_EQ(bounded[key], all[key]) << key;
   }
   const Json &proof = bounded["certificate"], &every = all["certificate"];
-  EXPECT_THAT(Keys(proof),
-              testing::ElementsAre("exact", "best_bound_s", "gap", "space", "costed", "pruned"));
+  EXPECT_THAT(Keys(proof), testing::ElementsAre("exact", "best_bound_s", "gap", "space", "costed",
+                                                "unvisited", "pruned"));
   EXPECT_EQ(proof["exact"], true);
   EXPECT_EQ(proof["gap"], 0);
   EXPECT_EQ(proof["best_bound_s"], bounded["step_time_s"]);
@@ -84,6 +85,56 @@ TEST(Plan, CertificateEqualsCostingAll) {
   EXPECT_EQ(every["costed"], sum);
   EXPECT_EQ(every["pruned"], Json::object());
   EXPECT_LT(proof["costed"], every["costed"]);
+}
+
+TEST(Plan, BudgetAnswersWithTheBestSoFar) {
+  const std::string question = "plan --json --no-simulate" + std::string(kSmall);
+  const Json whole = Parsed(RunCommand(question));
+  const Json ample = Parsed(RunCommand(question + " --budget 1h"));
+  EXPECT_EQ(ample["plans"], whole["plans"]);
+  EXPECT_EQ(ample["certificate"]["exact"], true);
+  EXPECT_EQ(ample["certificate"]["unvisited"], 0);
+
+  // A large cluster, and a batch of many divisors: hours, if all of it were visited.
+  const std::string large =
+      "plan --model deepseek-v3 --cluster dgx-h100 --nodes 16384 --global-batch 7207200 --seq "
+      "16384 "
+      "--schedules all --no-simulate --budget 300ms";
+  const Json some = Parsed(RunCommand(large + " --json"));
+  const Json& proof = some["certificate"];
+  EXPECT_EQ(proof["exact"], false);
+  EXPECT_GT(proof["unvisited"], 1'000'000'000);
+  EXPECT_GT(proof["best_bound_s"], 0);
+  EXPECT_THAT(RunCommand(large).out, HasSubstr(" were not visited in the time given; "));
+}
+
+TEST(Plan, BadBudgets) {
+  for (const char* time : {"0s", "-1s", "5", "31d", "soon", "1e400s"}) {
+    const Outcome outcome = RunCommand("plan --budget " + std::string(time) + kSmall);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.err,
+              "millwright: --budget: expected a time above 0 s and up to 30 d, such as 5s, got \"" +
+                  std::string(time) + "\"\n");
+  }
+  EXPECT_EQ(
+      RunCommand("plan --budget 5s --exact --sensitivity --explain tp=1" + std::string(kSmall)).err,
+      "millwright: --exact: costs every candidate, whatever --budget says\n"
+      "millwright: --explain: searches again, whatever --budget says\n"
+      "millwright: --sensitivity: searches again, whatever --budget says\n");
+}
+
+// A signal that is already there when the search begins.
+TEST(Plan, InterruptsEndIt) {
+  sigset_t held, before;
+  sigemptyset(&held);
+  sigaddset(&held, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &held, &before);
+  raise(SIGINT);
+  const Outcome outcome = RunCommand("plan" + std::string(kSmall));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "millwright: interrupted\n");
 }
 
 TEST(Plan, JsonKeys) {

@@ -108,6 +108,47 @@ TEST(Certificate, BoundsChangeNothingOnHundredsOfSmallSpaces) {
     EXPECT_GT(ruled_out[b], 0) << Name(static_cast<Bound>(b));
 }
 
+// A deadline that comes at once leaves everything unvisited, one that never comes changes nothing;
+// and where it comes between, what is said to be the bound holds.
+TEST(Certificate, DeadlinesLeaveABoundThatHolds) {
+  using std::chrono::steady_clock;
+  std::mt19937 random(7);
+  for (int i = 0; i < 40; ++i) {
+    SCOPED_TRACE(i);
+    const Question q = Draw(random);
+    const Cluster cluster(q.cluster);
+    SearchOptions options{.top = 5, .threads = 2};
+    const SearchResult whole = Search(q.model, q.training, cluster, options);
+    for (const auto time : {std::chrono::hours(-1), std::chrono::hours(1)}) {
+      options.deadline = steady_clock::now() + time;
+      const SearchResult limited = Search(q.model, q.training, cluster, options);
+      const Certificate& c = limited.certificate;
+      EXPECT_EQ(c.space, whole.certificate.space);
+      EXPECT_EQ(c.unvisited, time.count() < 0 ? c.space : 0);
+      EXPECT_EQ(std::accumulate(c.ruled_out.begin(), c.ruled_out.end(), c.costed),
+                c.space - c.unvisited);
+      EXPECT_LE(c.best_bound, whole.certificate.best_bound);
+      if (time.count() < 0) {
+        // All that is known is the FLOPs.
+        EXPECT_TRUE(limited.plans.empty());
+        EXPECT_GT(c.best_bound, Seconds(0));
+        EXPECT_FALSE(c.exact());
+        continue;
+      }
+      ExpectSame(limited.plans, whole.plans);
+      ExpectSame(limited.pareto, whole.pareto);
+      EXPECT_TRUE(c.exact());
+    }
+    options.deadline = steady_clock::now() + std::chrono::milliseconds(2);
+    const SearchResult some = Search(q.model, q.training, cluster, options);
+    EXPECT_LE(some.certificate.best_bound, whole.certificate.best_bound);
+    if (some.plans.empty() || whole.plans.empty()) continue;
+    EXPECT_GE(some.plans.front().step, whole.plans.front().step);
+    EXPECT_NEAR(some.plans.front().step / some.certificate.best_bound, 1 + some.certificate.gap,
+                1e-9);
+  }
+}
+
 // tp x cp x pp x dp = 2 on a node of two: 2 layers, batch 2, one kind of schedule.  By hand, with
 // recompute=none|full(all) and ZeRO 0 and 1 alone, ring alone, sp off:
 //   tp2, cp2 (nothing but one rank each of the others; cp2 has two data ranks to shard over)
