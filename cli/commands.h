@@ -40,5 +40,8 @@ int DescribeCommand(std::span<const std::string> args, Console& console);
 // One rank of `run`; args are those of `run`.
 class Communicator;
 int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator);
+// One rank of `plan` under mpirun; args are those of `plan`.
+int PlanRankCommand(std::span<const std::string> args, Console& console,
+                    Communicator& communicator);
 
 }  // namespace millwright

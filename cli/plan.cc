@@ -15,6 +15,7 @@
 #include "cli/import_flags.h"
 #include "cli/interrupt.h"
 #include "cli/job_flags.h"
+#include "cli/plan_parts.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
 #include "core/unit_text.h"
@@ -126,7 +127,7 @@ std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
 Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
   Contenders ranked =
       RankContenders(job_.model, job_.training, cluster_, result.plans,
-                     {.simulate = simulate_,
+                     {.simulate = simulate_ && options_.part.index == 0,
                       .memory_limit = result.memory_limit,
                       .threads = options_.threads,
                       .deadline = simulate_until_,
@@ -235,7 +236,12 @@ std::optional<SimulatedStep> StepOf(const Estimator& estimator, const Estimate& 
 
 }  // namespace
 
-int PlanCommand(std::span<const std::string> args, Console& console) {
+namespace {
+
+// What one of the processes that search together does: the first alone simulates, prints and
+// writes.
+int PlanPart(std::span<const std::string> args, Console& console, const SearchPart& part,
+             int processes_here) {
   CommandLine line("plan [JOB.json] [OPTIONS]",
                    "The fastest plans that fit a model on a cluster: tensor, pipeline, data, "
                    "context and expert parallel degrees, micro-batch, ZeRO stage and "
@@ -249,7 +255,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   std::optional<std::string> explain, margin, schedules, out, html, budget;
   std::optional<bool> simulate;
   bool json = false;
-  SearchOptions options;
+  const bool first = part.index == 0;
+  SearchOptions options{.part = part};
   line.Section("Search");
   line.Int("--top", top, {1, kMostTop}, "how many layouts to list (default: 10)");
   line.Texts("--require", "KNOB=V|V,...", require,
@@ -293,7 +300,8 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   if (!line.Parse(args, console.out)) return 0;
 
   options.top = static_cast<int>(top.value_or(options.top));
-  options.threads = static_cast<int>(threads.value_or(Cores()));
+  options.threads =
+      static_cast<int>(threads.value_or(std::max<std::int64_t>(1, Cores() / processes_here)));
   std::optional<double> share;
   if (margin) {
     share = ParseMargin(*margin);
@@ -339,7 +347,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     if (sensitivity) line.Problem("--sensitivity", "searches again, whatever --budget says");
   }
   exports.Check(line, out);
-  if (out && !exports.asked()) CheckOut(line, *out);
+  if (out && !exports.asked() && first) CheckOut(line, *out);
   Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
@@ -368,7 +376,7 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   }
 
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
-  if (html) page.emplace(*html);
+  if (html && first) page.emplace(*html);
   PlanAnswer answer =
       PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time);
   answer.warnings = line.warnings();
@@ -405,7 +413,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     page->Commit();
     SayWritten(*page, console);
   }
-  if (answer.exported) {
+  if (!first) {
+    // Somebody else's to write.
+  } else if (answer.exported) {
     ExportFlags::Write(*out, *answer.exported, console);
   } else if (out && !answer.plans().empty()) {
     try {
@@ -419,6 +429,18 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   }
   const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans().empty();
   return yes ? 0 : 1;
+}
+
+}  // namespace
+
+int PlanCommand(std::span<const std::string> args, Console& console) {
+  GoOnWithMpi(args);
+  return PlanPart(args, console, {}, 1);
+}
+
+int PlanRankCommand(std::span<const std::string> args, Console& console,
+                    Communicator& communicator) {
+  return PlanPart(args, console, PartOf(communicator), ProcessesHere());
 }
 
 }  // namespace millwright

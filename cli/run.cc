@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <climits>
 #include <cstdlib>
 #include <ostream>
 #include <variant>
@@ -16,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
+#include "cli/rank_program.h"
 #include "core/machine_memory.h"
 #include "core/unit_text.h"
 #include "cost_models/layer_cost.h"
@@ -260,14 +260,6 @@ void CheckGpus(int ranks) {
   }
 }
 
-// The program that one rank of this run is, beside this one.
-std::string RankProgram() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
-  const std::string self(path.data(), std::size_t(std::max<ssize_t>(size, 0)));
-  return self.substr(0, self.rfind('/') + 1) + "millwright-rank";
-}
-
 }  // namespace
 
 int RunPlanCommand(std::span<const std::string> args, Console& console) {
@@ -310,13 +302,7 @@ int RunPlanCommand(std::span<const std::string> args, Console& console) {
         "ranks as threads of one process");
   }
   if (UnderMpirun()) {
-    // One of the ranks already.
-    words.insert(words.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    execv(program.c_str(), argv.data());
-    throw ConfigError(fmt::format("cannot start {}", program));
+    BecomeRank(program, std::move(words));  // is one already
   }
   setenv("COLUMNS", std::to_string(console.style.width).c_str(), 1);
   const LaunchOutcome outcome = LaunchRanks(program, words, workload.ranks());

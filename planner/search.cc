@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "cost_models/operators.h"
+#include "planner/findings_bytes.h"
 #include "planner/parallel_work.h"
 #include "planner/search_worker.h"
 
@@ -35,9 +37,7 @@ struct VisitOrder {
 class Watch {
  public:
   Watch(std::optional<Clock::time_point> deadline, const Progress& progress)
-      : deadline_(deadline),
-        progress_(progress),
-        stop_(deadline && Clock::now() >= *deadline) {}
+      : deadline_(deadline), progress_(progress), stop_(deadline && Clock::now() >= *deadline) {}
   const std::atomic<bool>& stop() const { return stop_; }
   void operator()(double share) {
     if (deadline_ && Clock::now() >= *deadline_) stop_ = true;
@@ -77,20 +77,39 @@ struct Visited {
   Seconds least_open{std::numeric_limits<double>::infinity()};
 };
 
+// The findings of all parts, on each of them.
+Visited Together(const Visited& own, const SearchPart& part) {
+  if (part.count == 1) return own;
+  constexpr std::size_t kWidth = sizeof own.least_open;
+  std::string text(kWidth, '\0');
+  std::memcpy(text.data(), &own.least_open, kWidth);
+  text += BytesOf(own.findings);
+  Visited all;
+  for (const std::string& other : part.gather(text)) {
+    Seconds open;
+    std::memcpy(&open, other.data(), kWidth);
+    all.least_open = std::min(all.least_open, open);
+    Merge(all.findings, FindingsOf(std::string_view(other).substr(kWidth)));
+  }
+  return all;
+}
+
 // `ideal` is the floor of units of which none is known.
 Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal, int threads,
-              Watch&& watch) {
+              const SearchPart& part, Watch&& watch) {
   std::vector<SearchWorker> workers = Workers(space, threads, watch);
   std::vector<Seconds> open(std::size_t(threads), Visited{}.least_open);
   ForEachUnit(order.units, threads, watch, [&](int thread, std::size_t position) {
-    if (!watch.stop() && workers[std::size_t(thread)].Run(order.UnitAt(position))) return;
+    const std::size_t unit = order.UnitAt(position);
+    if (space.PartOf(unit, std::size_t(part.count)) != std::size_t(part.index)) return;
+    if (!watch.stop() && workers[std::size_t(thread)].Run(unit)) return;
     Seconds& least = open[std::size_t(thread)];
     least = std::min(least, position < order.floors.size() ? order.floors[position].first : ideal);
   });
   Visited visited;
   for (const SearchWorker& worker : workers) Merge(visited.findings, worker.findings());
   visited.least_open = *std::min_element(open.begin(), open.end());
-  return visited;
+  return Together(visited, part);
 }
 
 // As many floors as there is time for, and spread over the space where that is not for all.
@@ -211,14 +230,15 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
       const VisitOrder part_order = options.deadline
                                         ? CoarseOrder(order, space, part)
                                         : VisitOrder{.floors = {}, .units = part.units()};
-      Merge(coarse, Visit(part, part_order, ideal, threads,
+      Merge(coarse, Visit(part, part_order, ideal, threads, options.part,
                           {until(other_schedules ? kForOthers : kForCoarse), first})
                         .findings);
       SetLimits(space, coarse, options.top);
     }
     if (options.deadline) Merge(all, PlansOf(coarse));
   }
-  const Visited visited = Visit(space, order, ideal, threads, {options.deadline, options.progress});
+  const Visited visited =
+      Visit(space, order, ideal, threads, options.part, {options.deadline, options.progress});
   Merge(all, visited.findings);
 
   result.searched = all.searched;

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "planner/estimator.h"
@@ -35,6 +36,14 @@
 
 namespace millwright {
 
+// Which share of the units of work this process has, where several search together: a fixed one,
+// and after each pass all have the findings of all.
+struct SearchPart {
+  int index = 0, count = 1;
+  // Own text to all, theirs to here, in their order.  Called by all alike.
+  std::function<std::vector<std::string>(const std::string& own)> gather;
+};
+
 struct SearchOptions {
   int top = 10;
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
@@ -43,6 +52,7 @@ struct SearchOptions {
   // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
   // work alone takes least.
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  SearchPart part;
   bool exhaustive = false;  // cost every candidate: the same plans and front, for the proof of it
   // From the calling thread, many times a second; the search ends where it throws.
   std::function<void(double share_done)> progress;

@@ -75,6 +75,10 @@ struct Space {
 
   // A unit of work is a shape with a micro-batch.
   std::size_t units() const { return shapes.size() * micro_batches.size(); }
+  // Of so many parts, the one that has the unit: micro-batches and shapes are dealt out alike.
+  std::size_t PartOf(std::size_t unit, std::size_t parts) const {
+    return (unit / micro_batches.size() + unit % micro_batches.size()) % parts;
+  }
   LayerShape ShapeOf(std::size_t unit) const;
   ParallelConfig PlanOf(const LayerShape& shape) const;
 
