@@ -9,6 +9,7 @@
 #include <ostream>
 #include <thread>
 
+#include "cli/aim_flags.h"
 #include "cli/commands.h"
 #include "cli/export_flags.h"
 #include "cli/html_flag.h"
@@ -22,6 +23,7 @@
 #include "planner/measured_range.h"
 #include "planner/obstacle.h"
 #include "planner/remedies.h"
+#include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/step_spec.h"
 #include "report/estimate_text.h"
@@ -30,6 +32,7 @@
 #include "report/plan_page.h"
 #include "report/plan_text.h"
 #include "report/sensitivity_text.h"
+#include "sim/disturbance.h"
 
 namespace millwright {
 namespace {
@@ -76,7 +79,8 @@ class PlanQuestion {
         progress_(console) {}
 
   // Within `budget`, where it is given: most of it to search, the rest to simulate.
-  PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget);
+  PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget,
+                    const std::optional<RobustOptions>& robust = {});
 
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
@@ -128,6 +132,7 @@ Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
   Contenders ranked =
       RankContenders(job_.model, job_.training, cluster_, result.plans,
                      {.simulate = simulate_ && options_.part.index == 0,
+                      .objective = options_.objective,
                       .memory_limit = result.memory_limit,
                       .threads = options_.threads,
                       .deadline = simulate_until_,
@@ -160,8 +165,9 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
 }
 
 PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
-                                std::optional<Seconds> budget) {
-  PlanAnswer answer{.job = job_};
+                                std::optional<Seconds> budget,
+                                const std::optional<RobustOptions>& robust) {
+  PlanAnswer answer{.job = job_, .objective = options_.objective};
   answer.threads = options_.threads;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
     answer.result.memory_limit = (1 - options_.memory_margin) * cluster_.gpu().hbm_capacity;
@@ -184,6 +190,12 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
   answer.result = SearchUnder(limited, "searching");
   const auto searched = Clock::now();
   answer.contenders = Rank(answer.result, std::size_t(options_.top));
+  if (robust && options_.part.index == 0) {
+    RobustOptions drawn = *robust;
+    drawn.progress = [this](double share) { Show("drawing", share); };
+    answer.robust =
+        RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
+  }
   answer.in_framework = InFramework(answer);
   answer.simulate_seconds = std::chrono::duration<double>(Clock::now() - searched).count();
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
@@ -204,6 +216,40 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
     }
   }
   answer.search_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return answer;
+}
+
+// The best plan of each size, and which of them is the answer.
+SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulate,
+                      std::optional<Seconds> time, SizeQuestion question, Console& console) {
+  SizeAnswer answer{
+      .question = std::move(question),
+      .tokens_of_step = double(job.training.global_batch_size) * double(job.training.seq_length),
+      .sizes = {}};
+  if (answer.question.nodes.empty()) answer.question.nodes = {job.cluster.nodes};
+  SearchOptions one = options;
+  one.top = 1;
+  for (const int nodes : answer.question.nodes) {
+    Job sized = job;
+    sized.cluster.nodes = nodes;
+    ClusterSize size{.nodes = nodes, .gpus = sized.cluster.gpus(), .best = {}, .reason = {}};
+    if (const auto problems = Inconsistencies(sized.cluster); !problems.empty()) {
+      size.reason = fmt::format("{}: {}", problems.front().field, problems.front().what);
+    } else {
+      const PlanAnswer of_size = PlanQuestion(sized, one, simulate, console).Answer({}, time);
+      if (of_size.plans().empty()) {
+        size.reason = Reason(of_size);
+      } else {
+        size.best = of_size.plans().front();
+      }
+    }
+    answer.sizes.push_back(std::move(size));
+  }
+  Choose(answer);
+  if (options.part.count > 1) {
+    // Only the first has simulated.
+    answer.chosen = std::stoul(options.part.gather(std::to_string(answer.chosen)).front());
+  }
   return answer;
 }
 
@@ -247,14 +293,18 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
                    "context and expert parallel degrees, micro-batch, ZeRO stage and "
                    "recomputation; how long a step takes, and why.");
   JobFlags flags;
-  flags.AddTo(line);
+  flags.AddWithSizesTo(line);
   ImportFlags import;
   import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
   std::optional<std::string> explain, margin, schedules, out, html, budget;
   std::optional<bool> simulate;
-  bool json = false;
+  bool json = false, robust = false;
+  AimFlags aim;
+  std::optional<double> gpu_jitter;
+  std::optional<std::int64_t> seed;
+  std::vector<std::string> slow;
   const bool first = part.index == 0;
   SearchOptions options{.part = part};
   line.Section("Search");
@@ -275,6 +325,15 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
               "simulate the best 32, or all that are listed, and rank them by that (default: on)");
+  aim.AddTo(line);
+  line.Flag(
+      "--robust", robust,
+      "rank the best 8 by the 95% quantile of steps drawn with GPUs that are not alike, and the "
+      "90% interval on top");
+  line.Number("--gpu-jitter", gpu_jitter, {.min = 0, .max = 1},
+              "of --robust: sigma of a GPU's pace for a step (default: 0.02)");
+  line.Texts("--slow", "PART=SPEED", slow, "of --robust: gpu:17=0.8, node:3=0.8");
+  line.Int("--seed", seed, {0, std::int64_t{1} << 53}, "of --robust (default: 0)");
   line.Text(
       "--budget", "TIME", budget,
       "answer after 5s, 2min: the best so far, and by a bound how far from the best it can be "
@@ -348,6 +407,21 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   }
   exports.Check(line, out);
   if (out && !exports.asked() && first) CheckOut(line, *out);
+  const std::vector<int> nodes = flags.TakeNodes(line);
+  SizeQuestion aimed = aim.Resolve(line, nodes);
+  options.objective = aimed.objective;
+  if (aimed.objective == Objective::kMemory && budget) {
+    line.Problem("--budget", "bounds the time; give --objective throughput");
+  }
+  if (!robust) {
+    if (gpu_jitter) line.Problem("--gpu-jitter", "needs --robust");
+    if (seed) line.Problem("--seed", "needs --robust");
+    if (!slow.empty()) line.Problem("--slow", "needs --robust");
+  } else if (!simulate.value_or(true)) {
+    line.Problem("--robust", "needs --simulate");
+  } else if (aimed.objective == Objective::kMemory) {
+    line.Problem("--robust", "ranks by time; give --objective throughput");
+  }
   Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
@@ -375,10 +449,30 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     job.search.forbid = std::move(forbid);
   }
 
+  std::optional<RobustOptions> unlike;
+  if (robust) {
+    unlike = RobustOptions{.gpu_jitter = gpu_jitter.value_or(RobustOptions{}.gpu_jitter),
+                           .slow = ReadDisturbance(slow, {}, Cluster(job.cluster)),
+                           .slow_names = slow,
+                           .seed = std::uint64_t(seed.value_or(0)),
+                           .threads = options.threads,
+                           .progress = {}};
+    if (!unlike->slow.slow_links.empty()) {
+      throw ConfigError("--slow: of --robust takes GPUs and nodes; links are for simulate");
+    }
+  }
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
   if (html && first) page.emplace(*html);
+  std::optional<SizeAnswer> sizes;
+  if (!nodes.empty() || aim.given()) {
+    const std::size_t shares = aimed.nodes.size() + 1;  // of the time
+    if (time) time = (1 / double(shares)) * *time;
+    sizes = SolveSizes(job, options, simulate.value_or(true), time, std::move(aimed), console);
+    job.cluster.nodes = sizes->sizes[sizes->chosen].nodes;
+  }
   PlanAnswer answer =
-      PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time);
+      PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time, unlike);
+  answer.sizes = std::move(sizes);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {
@@ -427,6 +521,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     console.err << fmt::format("millwright: no plan, so {} is not written\n",
                                Printable(*out, kMostNameShown));
   }
+  if (answer.sizes && !answer.sizes->met) return 1;
   const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans().empty();
   return yes ? 0 : 1;
 }

@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
           .out = nowhere, .err = nowhere, .style = console.style, .progress = false};
       millwright::Console& own = communicator->rank() == 0 ? console : quiet;
       answer = millwright::PlanRankCommand(std::span(args).subspan(1), own, *communicator);
+      if (communicator->rank() > 0) answer = 0;  // that is the first's to say
     } else {
       answer = millwright::RankCommand(args, console, *communicator);
     }

@@ -19,8 +19,9 @@ std::optional<SimulatedCost> SimulatedCostOf(const Estimator& estimator, const E
   return CostOfStep(estimator, estimate, spec);
 }
 
-bool Better(const Contender& a, const Contender& b) {
-  return Before({a.estimate.plan, a.step(), a.peak()}, {b.estimate.plan, b.step(), b.peak()});
+bool Better(Objective objective, const Contender& a, const Contender& b) {
+  return Better(objective, {a.estimate.plan, a.step(), a.peak()},
+                {b.estimate.plan, b.step(), b.peak()});
 }
 
 }  // namespace
@@ -62,7 +63,9 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
     result.median_difference = differences[differences.size() / 2];
     result.largest_difference = differences.back();
   }
-  std::sort(all.begin(), all.end(), Better);
+  std::sort(all.begin(), all.end(), [&](const Contender& a, const Contender& b) {
+    return Better(options.objective, a, b);
+  });
   for (Contender& contender : all) {
     const bool fits = contender.peak() <= options.memory_limit;
     (fits ? result.plans : result.left_out).push_back(std::move(contender));

@@ -43,6 +43,7 @@ struct Contenders {
 
 struct ContenderOptions {
   bool simulate = true;
+  Objective objective = Objective::kThroughput;
   Bytes memory_limit;
   int threads = 1;
   // Plans that are not begun by then keep their estimate.

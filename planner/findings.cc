@@ -27,6 +27,22 @@ bool Smaller(const RankedPlan& a, const RankedPlan& b) {
   return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
 }
 
+std::string_view NameOf(Objective objective) {
+  switch (objective) {
+    case Objective::kThroughput:
+      return "throughput";
+    case Objective::kCost:
+      return "cost";
+    case Objective::kMemory:
+      return "memory";
+  }
+  return {};
+}
+
+bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b) {
+  return objective == Objective::kMemory ? Smaller(a, b) : Before(a, b);
+}
+
 std::string_view Name(Bound bound) {
   switch (bound) {
     case Bound::kModelState:
@@ -115,7 +131,7 @@ std::optional<RankedPlan> Findings::NearestMiss() const {
 void Merge(Findings& into, const Findings& from) {
   for (const auto& [key, plan] : from.best) {
     std::optional<RankedPlan>& slot = into.best[key];
-    if (plan && (!slot || Before(*plan, *slot))) slot = plan;
+    if (plan && (!slot || Better(into.objective, *plan, *slot))) slot = plan;
   }
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
@@ -129,7 +145,7 @@ void Merge(Findings& into, const Findings& from) {
   }
 }
 
-std::vector<RankedPlan> Fastest(const Findings& findings, int top, bool in_framework) {
+std::vector<RankedPlan> BestOfLayouts(const Findings& findings, int top, bool in_framework) {
   std::vector<RankedPlan> plans;
   // Of one layout's two the one that is no framework's comes first.
   const LayoutKey* last = nullptr;
@@ -138,12 +154,14 @@ std::vector<RankedPlan> Fastest(const Findings& findings, int top, bool in_frame
     const bool same = last != nullptr && std::equal(key.begin(), key.end() - 1, last->begin());
     if (!same) {
       plans.push_back(*plan);
-    } else if (Before(*plan, plans.back())) {
+    } else if (Better(findings.objective, *plan, plans.back())) {
       plans.back() = *plan;
     }
     last = &key;
   }
-  std::sort(plans.begin(), plans.end(), Before);
+  std::sort(plans.begin(), plans.end(), [&](const RankedPlan& a, const RankedPlan& b) {
+    return Better(findings.objective, a, b);
+  });
   if (int(plans.size()) > top) plans.resize(std::size_t(top));
   return plans;
 }

@@ -30,6 +30,11 @@ bool Before(const RankedPlan& a, const RankedPlan& b);
 // Smaller first, then faster, then by degrees.
 bool Smaller(const RankedPlan& a, const RankedPlan& b);
 
+// What makes a plan the best.  On a given cluster the fastest plan is also the cheapest.
+enum class Objective { kThroughput, kCost, kMemory };
+std::string_view NameOf(Objective objective);
+bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b);
+
 // Plans rejected for memory in which one item is the largest of the fullest stage; where what
 // recomputation does not change is too large by itself, the largest of that.
 struct OutOfMemory {
@@ -74,6 +79,7 @@ using LayoutKey = std::array<int, 7>;
 LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
 
 struct Findings {
+  Objective objective = Objective::kThroughput;
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
   ParetoFront pareto;
   std::int64_t searched = 0;                      // costed, whether they fit or not
@@ -92,8 +98,8 @@ struct Findings {
 
 void Merge(Findings& into, const Findings& from);
 
-// The fastest of each layout, `top` at most, fastest first; of `in_framework` alone those whose
+// The best of each layout, `top` at most, best first; of `in_framework` alone those whose
 // schedule the framework runs.
-std::vector<RankedPlan> Fastest(const Findings& findings, int top, bool in_framework);
+std::vector<RankedPlan> BestOfLayouts(const Findings& findings, int top, bool in_framework);
 
 }  // namespace millwright

@@ -85,6 +85,7 @@ Visited Together(const Visited& own, const SearchPart& part) {
   std::memcpy(text.data(), &own.least_open, kWidth);
   text += BytesOf(own.findings);
   Visited all;
+  all.findings.objective = own.findings.objective;
   for (const std::string& other : part.gather(text)) {
     Seconds open;
     std::memcpy(&open, other.data(), kWidth);
@@ -107,6 +108,7 @@ Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal, int th
     least = std::min(least, position < order.floors.size() ? order.floors[position].first : ideal);
   });
   Visited visited;
+  visited.findings.objective = space.objective;
   for (const SearchWorker& worker : workers) Merge(visited.findings, worker.findings());
   visited.least_open = *std::min_element(open.begin(), open.end());
   return Together(visited, part);
@@ -172,9 +174,10 @@ Findings PlansOf(Findings findings) {
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
 // plans is promised as well as that of all.
 void SetLimits(Space& space, const Findings& coarse, int top) {
-  const std::vector<RankedPlan> fastest = Fastest(coarse, top, false);
-  if (int(fastest.size()) < top) return;
-  Seconds limit = fastest.back().step;
+  const std::vector<RankedPlan> best = BestOfLayouts(coarse, top, false);
+  if (int(best.size()) < top) return;
+  Seconds limit = best.back().step;
+  Bytes peak = best.back().peak;
   const bool in_framework =
       std::any_of(space.layouts.begin(), space.layouts.end(), [&](const auto& of_degree) {
         return std::any_of(of_degree.second.begin(), of_degree.second.end(),
@@ -186,12 +189,14 @@ void SetLimits(Space& space, const Findings& coarse, int top) {
                            });
       });
   if (in_framework) {
-    const std::vector<RankedPlan> own = Fastest(coarse, top, true);
+    const std::vector<RankedPlan> own = BestOfLayouts(coarse, top, true);
     if (int(own.size()) < top) return;
     limit = std::max(limit, own.back().step);
+    peak = std::max(peak, own.back().peak);
   }
   space.table_limit = limit;
-  space.front_limit = kParetoSpan * fastest.front().step;
+  space.table_peak = peak;
+  space.front_limit = kParetoSpan * coarse.pareto.plans().front().step;
   space.known = coarse.pareto;
 }
 
@@ -208,6 +213,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   result.memory_limit = (1 - options.memory_margin) * cluster.gpu().hbm_capacity;
   Space space = SpaceOf(model, training, cluster, options.filter, result.memory_limit, all);
   space.exhaustive = options.exhaustive;
+  space.objective = all.objective = options.objective;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
 
@@ -224,6 +230,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   if (options.deadline) order = OrderByFloors(space, threads, {until(kForFloors), first});
   if (!space.exhaustive) {
     Findings coarse;
+    coarse.objective = space.objective;
     for (const bool other_schedules : {false, true}) {
       const Space part = CoarsePart(space, other_schedules);
       if (part.layouts.empty()) continue;
@@ -248,8 +255,8 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   for (OutOfMemory& item : result.out_of_memory) {
     if (item.nearest) item.stage = estimator.Itemise(item.nearest->plan).peak_stage;
   }
-  result.plans = Fastest(all, options.top, false);
-  result.in_framework = Fastest(all, options.top, true);
+  result.plans = BestOfLayouts(all, options.top, false);
+  result.in_framework = BestOfLayouts(all, options.top, true);
   Certificate& certificate = result.certificate;
   certificate.costed = all.searched;
   certificate.ruled_out = all.ruled_out;
@@ -264,11 +271,12 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     result.nearest_miss = all.NearestMiss();
     return result;
   }
-  certificate.best_bound = std::min(certificate.best_bound, result.plans.front().step);
-  certificate.gap = result.plans.front().step / certificate.best_bound - 1;
+  const Seconds fastest = all.pareto.plans().front().step;
+  certificate.best_bound = std::min(certificate.best_bound, fastest);
+  certificate.gap = fastest / certificate.best_bound - 1;
   const Bytes apart = 0.01 * cluster.gpu().hbm_capacity;
   for (const RankedPlan& plan : all.pareto.plans()) {
-    if (plan.step > kParetoSpan * result.plans.front().step) break;
+    if (plan.step > kParetoSpan * fastest) break;
     if (result.pareto.empty() || plan.peak + apart <= result.pareto.back().peak) {
       result.pareto.push_back(plan);
     }

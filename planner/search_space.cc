@@ -155,7 +155,9 @@ bool Overlaps(ScheduleKind kind) {
   return kind == ScheduleKind::kDualPipe || kind == ScheduleKind::kDualPipeV;
 }
 
-bool ShardsUnder(ScheduleKind kind, int zero) { return zero < 2 || FollowsFromStages(kind); }
+bool ShardsUnder(Framework framework, ScheduleKind kind, int zero) {
+  return zero < 2 || RunsIn(framework, kind);
+}
 
 std::vector<Recompute> RecomputeChoices(const ModelConfig& model) {
   std::vector<RecomputeModule> modules = {RecomputeModule::kCoreAttn, RecomputeModule::kMlp,
@@ -187,7 +189,9 @@ bool Space::Irrelevant(Seconds step, Bytes peak) const {
   constexpr double kRounding = 1e-9;
   if (exhaustive) return false;
   const Seconds least = (1 - kRounding) * step;
-  return least > table_limit && (least > front_limit || known.Beats(least, (1 - kRounding) * peak));
+  const bool in_table =
+      objective == Objective::kMemory ? (1 - kRounding) * peak <= table_peak : least <= table_limit;
+  return !in_table && (least > front_limit || known.Beats(least, (1 - kRounding) * peak));
 }
 
 LayerShape Space::ShapeOf(std::size_t unit) const {
@@ -308,7 +312,7 @@ std::int64_t CandidateCount::Of(const PipelineLayout& layout, ScheduleKind sched
                                 const std::vector<Sharding>& shardings) const {
   return space_.Choices(layout) *
          std::count_if(shardings.begin(), shardings.end(), [&](const Sharding& sharding) {
-           return ShardsUnder(schedule, sharding.zero);
+           return ShardsUnder(space_.training.framework, schedule, sharding.zero);
          });
 }
 
@@ -379,7 +383,8 @@ const std::vector<CandidateCount::OfPipeline>& CandidateCount::OfCut(std::int64_
       plan.virtual_stages = layout.virtual_stages;
       for (ScheduleKind schedule : layout.schedules) {
         if (space_.Check(plan, schedule)) continue;
-        (ShardsUnder(schedule, 3) ? of.any_zero : of.low_zero) += space_.Choices(layout);
+        (ShardsUnder(space_.training.framework, schedule, 3) ? of.any_zero : of.low_zero) +=
+            space_.Choices(layout);
       }
     }
     pipelines.push_back(of);

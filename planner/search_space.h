@@ -47,8 +47,9 @@ struct Sharding {
 
 // Whether DualPipe's pairs may hide communication under all compute.
 bool Overlaps(ScheduleKind kind);
-// Whether the search takes this ZeRO stage with the schedule.
-bool ShardsUnder(ScheduleKind kind, int zero);
+// Whether the search takes this ZeRO stage with the schedule: 2 and 3 with 1F1B and interleaved,
+// and with what the framework has besides.
+bool ShardsUnder(Framework framework, ScheduleKind kind, int zero);
 
 struct Space {
   const ModelConfig& model;
@@ -66,7 +67,10 @@ struct Space {
 
   // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
   // than the front's, or no better than a plan that is known, is not on the front.
-  bool exhaustive = false;  // nothing
+  Objective objective = Objective::kThroughput;  // of the table
+  bool exhaustive = false;                       // nothing
+  Bytes table_peak{
+      std::numeric_limits<double>::infinity()};  // the limit where memory is the objective
   Seconds table_limit{std::numeric_limits<double>::infinity()};
   Seconds front_limit{std::numeric_limits<double>::infinity()};
   ParetoFront known;

@@ -180,7 +180,7 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
     plan.zero_shard = sharding.shard;
     std::optional<PipelineTerms> terms;
     for (ScheduleKind schedule : feasible_) {
-      if (!ShardsUnder(schedule, plan.zero)) continue;
+      if (!ShardsUnder(space_.training.framework, schedule, plan.zero)) continue;
       plan.schedule = schedule;
       if (terms) {
         terms->Reschedule(plan);
@@ -269,8 +269,10 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     return;
   }
-  if (!*best_ || cost.step < (*best_)->step ||
-      (cost.step == (*best_)->step && Before(ranked(), **best_))) {
+  const bool smaller = space_.objective == Objective::kMemory;
+  if (!*best_ || (smaller ? cost.peak < (*best_)->peak : cost.step < (*best_)->step) ||
+      ((smaller ? cost.peak == (*best_)->peak : cost.step == (*best_)->step) &&
+       Better(space_.objective, ranked(), **best_))) {
     *best_ = ranked();
   }
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());

@@ -21,7 +21,9 @@ class SearchWorker {
       : space_(space),
         estimator_(space.model, space.training, space.cluster),
         count_(space),
-        stop_(stop) {}
+        stop_(stop) {
+    findings_.objective = space.objective;
+  }
 
   // False where it was stopped before the unit was done.
   bool Run(std::size_t unit);

@@ -207,6 +207,51 @@ Json ToJson(const SensitivityAnswer& answer, const ModelConfig& model) {
           {"resources", std::move(resources)}};
 }
 
+Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
+  const SizeQuestion& q = answer.question;
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  Json sizes = Json::array();
+  for (const ClusterSize& size : answer.sizes) {
+    Json one{{"nodes", size.nodes}, {"gpus", size.gpus}, {"fits", size.best.has_value()}};
+    if (size.best) {
+      one.update({{"reason", nullptr},
+                  {"step_time_s", size.best->step().value},
+                  {"tokens_per_s", answer.TokensPerSecond(size)},
+                  {"gpu_hours_per_m_tokens", 1e6 * answer.GpuHoursPerToken(size)},
+                  {"time_s", q.tokens ? Json(answer.TimeOf(size).value) : Json(nullptr)},
+                  {"usd", q.tokens && q.price ? Json(answer.UsdOf(size)) : Json(nullptr)},
+                  {"tokens_per_usd",
+                   q.price ? Json(1 / (*q.price * answer.GpuHoursPerToken(size))) : Json(nullptr)},
+                  {"meets_deadline", q.deadline ? Json(answer.Meets(size)) : Json(nullptr)},
+                  {"plan", ToJson(size.best->estimate.plan, model)}});
+    } else {
+      one["reason"] = size.reason;
+    }
+    sizes.push_back(std::move(one));
+  }
+  return {{"chosen_nodes", answer.met ? Json(answer.sizes[answer.chosen].nodes) : Json(nullptr)},
+          {"tokens", or_null(q.tokens)},
+          {"deadline_s", q.deadline ? Json(q.deadline->value) : Json(nullptr)},
+          {"usd_per_gpu_hour", or_null(q.price)},
+          {"sizes", std::move(sizes)}};
+}
+
+Json ToJson(const RobustAnswer& answer) {
+  Json plans = Json::array();
+  for (const std::optional<RobustCost>& cost : answer.costs) {
+    plans.push_back(cost ? Json{{"median_s", cost->median.value},
+                                {"p95_s", cost->p95.value},
+                                {"high_s", cost->high.value}}
+                         : Json(nullptr));
+  }
+  return {{"gpu_jitter", answer.options.gpu_jitter},
+          {"slow", answer.options.slow_names},
+          {"seed", answer.options.seed},
+          {"draws", answer.options.draws},
+          {"interval_high", answer.interval_high},
+          {"plans", std::move(plans)}};
+}
+
 // Names come from files, and files may hold anything: what is not UTF-8 is replaced.
 std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
@@ -224,6 +269,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   // The best plan's own fields stand at the top, as those of `estimate` do.
   Json json = answer.plans().empty() ? Json::object() : contender(answer.plans().front());
   json["question"] = QuestionJson(answer.job);
+  json["question"]["objective"] = std::string(NameOf(answer.objective));
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
@@ -271,6 +317,8 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     one.update(Counts(x.result, answer.job.model));
     json["explain"] = std::move(one);
   }
+  if (answer.sizes) json["sizes"] = ToJson(*answer.sizes, answer.job.model);
+  if (answer.robust) json["robust"] = ToJson(*answer.robust);
   if (answer.exported) json["export"] = ToJson(*answer.exported);
   if (answer.sensitivity) json["sensitivity"] = ToJson(*answer.sensitivity, answer.job.model);
   json["timing"] = {{"search_s", answer.search_seconds},

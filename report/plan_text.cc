@@ -9,6 +9,7 @@
 #include "core/unit_text.h"
 #include "cost_models/interval.h"
 #include "report/estimate_text.h"
+#include "report/size_text.h"
 
 namespace millwright {
 namespace {
@@ -345,11 +346,12 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
   if (!c.exact()) {
     text = fmt::format("{} of {} were not visited in the time given; ", FormatInteger(c.unvisited),
                        Counted(c.space, "candidate"));
-    text += result.plans.empty() ? "of the others none fits"
-            : c.gap > 0
-                ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
-                              PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
-                : std::string("by a bound none of them is faster than the best by the estimate");
+    text +=
+        result.plans.empty() ? "of the others none fits"
+        : c.gap > 0
+            ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
+                          PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
+            : std::string("by a bound none of them is faster than the best by the estimate");
   } else if (result.plans.empty()) {
     text = fmt::format("Proven that none of {} fits", Counted(c.space, "candidate"));
   } else {
@@ -360,6 +362,31 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
     text += fmt::format(", {} {}", FormatInteger(count), Name(bound));
   }
   return Wrapped(text + '.', style.width, 2) + '\n';
+}
+
+std::string RobustText(const PlanAnswer& answer, const Style& style) {
+  if (!answer.robust) return {};
+  const RobustAnswer& r = *answer.robust;
+  TextTable table;
+  for (const char* title : {"#", "simulated", "median", "95%", "and interval"}) table.Column(title);
+  table.Column("plan", Align::kLeft);
+  for (std::size_t i = 0; i < r.costs.size(); ++i) {
+    const Contender& plan = answer.plans()[i];
+    const auto cell = [&](Seconds RobustCost::*part) {
+      return r.costs[i] ? PerStep(*r.costs[i].*part) : std::string("-");
+    };
+    table.Row({std::to_string(i + 1), PerStep(plan.step()), cell(&RobustCost::median),
+               cell(&RobustCost::p95), cell(&RobustCost::high), BriefName(plan.estimate.plan)});
+  }
+  std::string slow;
+  for (const std::string& name : r.options.slow_names) slow += ", " + name;
+  const std::string how = fmt::format(
+      "Ranked by the 95% quantile of {} draws in which GPUs differ by {} (sigma, seed {}){}; with "
+      "the "
+      "upper end of the 90% interval, {:.2f} times, on top.",
+      r.options.draws, Percent(r.options.gpu_jitter), r.options.seed, slow, r.interval_high);
+  return Bold("Where GPUs are not alike", style) + '\n' + table.Text(style, 2) +
+         Wrapped(how, style.width, 2) + "\n\n";
 }
 
 std::string RejectionText(const SearchResult& result, const Style& style) {
@@ -486,21 +513,28 @@ std::string Reason(const Explanation& x, const PlanAnswer& answer) {
 }
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
+  if (answer.sizes) {
+    PlanAnswer of_one = answer;
+    of_one.sizes.reset();
+    return SizeText(*answer.sizes, style) + PlanAnswerText(of_one, style);
+  }
   if (answer.explanation) return ExplanationText(answer, style);
   if (answer.plans().empty()) return NoPlanText(answer, style);
   const Estimate& best = answer.plans().front().estimate;
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  const char* best_layouts =
+      answer.objective == Objective::kMemory ? "layouts of least memory" : "fastest layouts";
   const std::string title =
       answer.plans().size() == 1
-          ? std::string("The fastest layout")
-          : fmt::format(
-                "The {} fastest layouts, each with its best schedule, ZeRO stage and "
-                "recomputation",
-                answer.plans().size());
+          ? std::string(answer.objective == Objective::kMemory ? "The layout of least memory"
+                                                               : "The fastest layout")
+          : fmt::format("The {} {}, each with its best schedule, ZeRO stage and recomputation",
+                        answer.plans().size(), best_layouts);
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
           ToldApartText(answer, style) + SimulatedText(answer, style) +
           InFrameworkText(answer, style) + CertificateText(answer.result, style) + '\n';
+  text += RobustText(answer, style);
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);

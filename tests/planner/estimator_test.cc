@@ -9,6 +9,7 @@
 #include "core/model_presets.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
+#include "planner/search_space.h"
 
 namespace millwright {
 namespace {
