@@ -280,10 +280,6 @@ std::optional<SimulatedStep> StepOf(const Estimator& estimator, const Estimate& 
   return SimulateStep(estimator, estimate.plan, std::move(spec));
 }
 
-}  // namespace
-
-namespace {
-
 // What one of the processes that search together does: the first alone simulates, prints and
 // writes.
 int PlanPart(std::span<const std::string> args, Console& console, const SearchPart& part,
