@@ -64,10 +64,15 @@ void ForEachUnit(std::size_t count, int threads, Watch& watch,
                     watch.needed() ? Progress([&](double share) { watch(share); }) : Progress());
 }
 
-std::vector<SearchWorker> Workers(const Space& space, int threads, const Watch& watch) {
+using Estimators = std::vector<Estimator>;  // one a thread
+
+std::vector<SearchWorker> Workers(const Space& space, const Estimators& estimators,
+                                  const Watch& watch) {
   std::vector<SearchWorker> workers;
-  workers.reserve(std::size_t(threads));
-  for (int i = 0; i < threads; ++i) workers.emplace_back(space, watch.stop());
+  workers.reserve(estimators.size());
+  for (const Estimator& estimator : estimators) {
+    workers.emplace_back(space, estimator, watch.stop());
+  }
   return workers;
 }
 
@@ -96,11 +101,11 @@ Visited Together(const Visited& own, const SearchPart& part) {
 }
 
 // `ideal` is the floor of units of which none is known.
-Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal, int threads,
-              const SearchPart& part, Watch&& watch) {
-  std::vector<SearchWorker> workers = Workers(space, threads, watch);
-  std::vector<Seconds> open(std::size_t(threads), Visited{}.least_open);
-  ForEachUnit(order.units, threads, watch, [&](int thread, std::size_t position) {
+Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal,
+              const Estimators& estimators, const SearchPart& part, Watch&& watch) {
+  std::vector<SearchWorker> workers = Workers(space, estimators, watch);
+  std::vector<Seconds> open(estimators.size(), Visited{}.least_open);
+  ForEachUnit(order.units, int(estimators.size()), watch, [&](int thread, std::size_t position) {
     const std::size_t unit = order.UnitAt(position);
     if (space.PartOf(unit, std::size_t(part.count)) != std::size_t(part.index)) return;
     if (!watch.stop() && workers[std::size_t(thread)].Run(unit)) return;
@@ -115,15 +120,15 @@ Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal, int th
 }
 
 // As many floors as there is time for, and spread over the space where that is not for all.
-VisitOrder OrderByFloors(const Space& space, int threads, Watch&& watch) {
+VisitOrder OrderByFloors(const Space& space, const Estimators& estimators, Watch&& watch) {
   constexpr std::size_t kMost = 1 << 20;
   constexpr double kGolden = 0.618;
   VisitOrder order{.floors = {}, .units = space.units()};
   order.stride = std::max<std::size_t>(1, std::size_t(kGolden * double(order.units)));
   while (std::gcd(order.stride, order.units) > 1) ++order.stride;
   std::vector<Seconds> floors(std::min(kMost, order.units), Seconds(-1));
-  const std::vector<SearchWorker> workers = Workers(space, threads, watch);
-  ForEachUnit(floors.size(), threads, watch, [&](int thread, std::size_t position) {
+  const std::vector<SearchWorker> workers = Workers(space, estimators, watch);
+  ForEachUnit(floors.size(), int(estimators.size()), watch, [&](int thread, std::size_t position) {
     if (watch.stop()) return;
     floors[position] = workers[std::size_t(thread)].Floor(order.UnitAt(position));
   });
@@ -216,6 +221,9 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   space.objective = all.objective = options.objective;
   const int cores = std::max(1, int(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
+  Estimators estimators;
+  estimators.reserve(std::size_t(threads));
+  for (int i = 0; i < threads; ++i) estimators.emplace_back(model, training, cluster);
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
@@ -227,7 +235,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   const Progress first = options.progress ? [&](double) { options.progress(0); } : Progress();
   VisitOrder order{.floors = {}, .units = space.units()};
   const Seconds ideal = IdealStep(space);
-  if (options.deadline) order = OrderByFloors(space, threads, {until(kForFloors), first});
+  if (options.deadline) order = OrderByFloors(space, estimators, {until(kForFloors), first});
   if (!space.exhaustive) {
     Findings coarse;
     coarse.objective = space.objective;
@@ -237,7 +245,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
       const VisitOrder part_order = options.deadline
                                         ? CoarseOrder(order, space, part)
                                         : VisitOrder{.floors = {}, .units = part.units()};
-      Merge(coarse, Visit(part, part_order, ideal, threads, options.part,
+      Merge(coarse, Visit(part, part_order, ideal, estimators, options.part,
                           {until(other_schedules ? kForOthers : kForCoarse), first})
                         .findings);
       SetLimits(space, coarse, options.top);
@@ -245,15 +253,14 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     if (options.deadline) Merge(all, PlansOf(coarse));
   }
   const Visited visited =
-      Visit(space, order, ideal, threads, options.part, {options.deadline, options.progress});
+      Visit(space, order, ideal, estimators, options.part, {options.deadline, options.progress});
   Merge(all, visited.findings);
 
   result.searched = all.searched;
   result.rejected = all.rejected;
   result.out_of_memory = all.out_of_memory;
-  const Estimator estimator(model, training, cluster);
   for (OutOfMemory& item : result.out_of_memory) {
-    if (item.nearest) item.stage = estimator.Itemise(item.nearest->plan).peak_stage;
+    if (item.nearest) item.stage = estimators.front().Itemise(item.nearest->plan).peak_stage;
   }
   result.plans = BestOfLayouts(all, options.top, false);
   result.in_framework = BestOfLayouts(all, options.top, true);

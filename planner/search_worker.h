@@ -17,11 +17,9 @@ namespace millwright {
 
 class SearchWorker {
  public:
-  SearchWorker(const Space& space, const std::atomic<bool>& stop)
-      : space_(space),
-        estimator_(space.model, space.training, space.cluster),
-        count_(space),
-        stop_(stop) {
+  // An `estimator` for each thread; what it remembers of one pass over the space serves the next.
+  SearchWorker(const Space& space, const Estimator& estimator, const std::atomic<bool>& stop)
+      : space_(space), estimator_(estimator), count_(space), stop_(stop) {
     findings_.objective = space.objective;
   }
 
@@ -50,7 +48,7 @@ class SearchWorker {
   void ForEachChoice(const PipelineLayout& layout, const Act& act) const;
 
   const Space& space_;
-  Estimator estimator_;
+  const Estimator& estimator_;
   CandidateCount count_;
   const std::atomic<bool>& stop_;
   Findings findings_;
