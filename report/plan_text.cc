@@ -425,10 +425,19 @@ std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
     lines.push_back(
         fmt::format("The estimate is {} off the simulation.", Percent(all.largest_difference)));
   } else if (all.simulated > 1) {
-    lines.push_back(fmt::format(
-        "Ranked by simulated step, of the {} fastest by the estimate; it is {} off at "
-        "the median and {} at most.",
-        all.simulated, Percent(all.median_difference), Percent(all.largest_difference)));
+    const bool smallest = answer.objective == Objective::kMemory;
+    std::string ranked =
+        fmt::format("Ranked by simulated {}, of the {} {} by the estimate",
+                    smallest ? "peak" : "step", all.simulated, smallest ? "smallest" : "fastest");
+    if (answer.robust) {
+      ranked = fmt::format(
+          "The {} fastest by the estimate were simulated, of these the best {} ranked by "
+          "draws",
+          all.simulated, answer.robust->costs.size());
+    }
+    lines.push_back(fmt::format("{}; {} is {} off at the median and {} at most.", ranked,
+                                answer.robust ? "the estimate" : "it",
+                                Percent(all.median_difference), Percent(all.largest_difference)));
   }
   if (all.too_large > 0) {
     lines.push_back(fmt::format(
