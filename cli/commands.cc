@@ -34,6 +34,7 @@ constexpr std::string_view kHelp =
     "  sweep     the best plan at each point of a grid of questions\n"
     "  compare   schedules of one plan, or several plans, by simulated step\n"
     "  run       a step of a plan computed for real on CPUs, and verified\n"
+    "  measure   single operations timed on this machine, as `run` executes them\n"
     "  calibrate measurements of a GPU in, its calibration file out\n"
     "  validate  how far off predictions are, against what was measured\n"
     "  describe  the presets, what a file says, and every field of every config\n"
@@ -49,7 +50,7 @@ struct Command {
   std::string_view name;
   int (*run)(std::span<const std::string>, Console&);
 };
-constexpr std::array<Command, 9> kCommands{{
+constexpr std::array<Command, 10> kCommands{{
     {"plan", PlanCommand},
     {"estimate", EstimateCommand},
     {"simulate", SimulateCommand},
@@ -57,6 +58,7 @@ constexpr std::array<Command, 9> kCommands{{
     {"compare", CompareCommand},
     {"calibrate", CalibrateCommand},
     {"run", RunPlanCommand},
+    {"measure", MeasureCommand},
     {"validate", ValidateCommand},
     {"describe", DescribeCommand},
 }};
@@ -84,7 +86,7 @@ int Dispatch(std::span<const std::string> args, Console& console) {
   constexpr std::size_t kMostShown = 60;
   throw ConfigError(fmt::format(
       "unknown command \"{}\"{}; there are plan, estimate, simulate, sweep, compare, run, "
-      "calibrate, validate and describe",
+      "measure, calibrate, validate and describe",
       Printable(name, kMostShown),
       nearest.empty() ? std::string() : fmt::format(", did you mean \"{}\"?", nearest)));
 }
@@ -98,6 +100,14 @@ void Complain(std::ostream& err, std::string_view lines) {
 }
 
 }  // namespace
+
+int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator) {
+  if (args.empty()) throw ConfigError("a rank is started by run, measure and plan, not by hand");
+  if (args.front() == "run") return RunRankCommand(args.subspan(1), console, communicator);
+  if (args.front() == "measure") return MeasureRankCommand(args.subspan(1), console, communicator);
+  if (args.front() == "plan") return PlanRankCommand(args.subspan(1), console, communicator);
+  throw ConfigError("a rank is started by run, measure and plan, not by hand");
+}
 
 int Run(std::span<const std::string> args, Console& console) {
   try {

@@ -34,14 +34,18 @@ int SweepCommand(std::span<const std::string> args, Console& console);
 int CompareCommand(std::span<const std::string> args, Console& console);
 int CalibrateCommand(std::span<const std::string> args, Console& console);
 int RunPlanCommand(std::span<const std::string> args, Console& console);
+int MeasureCommand(std::span<const std::string> args, Console& console);
 int ValidateCommand(std::span<const std::string> args, Console& console);
 int DescribeCommand(std::span<const std::string> args, Console& console);
 
-// One rank of `run`; args are those of `run`.
+// One rank of `run` or `measure`; the first of args is the command, the others are its own.
 class Communicator;
 int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator);
 // One rank of `plan` under mpirun; args are those of `plan`.
 int PlanRankCommand(std::span<const std::string> args, Console& console,
                     Communicator& communicator);
+int RunRankCommand(std::span<const std::string> args, Console& console, Communicator& communicator);
+int MeasureRankCommand(std::span<const std::string> args, Console& console,
+                       Communicator& communicator);
 
 }  // namespace millwright

@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "cli/job_flags.h"
+
 namespace millwright {
 
 void FullFlags::AddTo(CommandLine& line) {
@@ -72,6 +74,15 @@ void FullFlags::Check(CommandLine& line, bool has_experts) const {
   if (!drawn && !tried && seed_) line.Problem("--seed", kNeeds);
   if (routing_.value_or(0) > 0 && !has_experts) {
     line.Warning("--moe-routing", "the model has no experts");
+  }
+}
+
+void FullFlags::NoteParts(CommandLine& line, const ClusterConfig& cluster) const {
+  if ((slow_.empty() && link_down_.empty()) || !Inconsistencies(cluster).empty()) return;
+  try {
+    ReadDisturbance(slow_, link_down_, Cluster(cluster));
+  } catch (const ConfigError& error) {
+    NoteError(line, "", error);
   }
 }
 

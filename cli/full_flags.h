@@ -19,6 +19,8 @@ class FullFlags {
   void AddTo(CommandLine& line);  // this must outlive the command line
   // Before there is a cluster: what no cluster could make right.
   void Check(CommandLine& line, bool has_experts) const;
+  // Where there are problems already: those with the parts named too, so that all are told at once.
+  void NoteParts(CommandLine& line, const ClusterConfig& cluster) const;
   bool asks_for_full() const;
   // ConfigError with every part that the cluster does not have.
   FullAsked Resolve(const Cluster& cluster) const;

@@ -37,6 +37,14 @@ ClusterConfig PartOfNode(const ClusterConfig& whole, int gpus) {
   return part;
 }
 
+// What has no datasheet takes what was measured.
+void TakeRates(const GpuCurves& curves, ClusterConfig& cluster) {
+  if (!cluster.gpu.placeholder) return;
+  cluster.gpu = WithRates(cluster.gpu, curves.rates);
+  if (curves.rates.link.value <= 0) return;
+  cluster.nvlink_bandwidth = cluster.pcie_bandwidth = curves.rates.link;
+}
+
 }  // namespace
 
 void NoteError(CommandLine& line, std::string_view option, const ConfigError& error) {
@@ -186,6 +194,8 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
   line.Switch("--flash-attention", flash_attention_, "keep no attention scores (default: yes)");
   line.Switch("--fused-swiglu", fused_swiglu_,
               "recompute the gated product instead of keeping it (default: no)");
+  line.Switch("--fp8-activation-store", fp8_activation_store_,
+              "keep the MLP activation's input in FP8 (default: no)");
   line.Switch("--fused-cross-entropy", fused_cross_entropy_,
               "keep no fp32 copy of the logits (default: no)");
   line.Section("Overlap and experts");
@@ -298,6 +308,13 @@ void JobFlags::ResolveCluster(CommandLine& line, Job& job, std::optional<std::in
     line.Missing("--cluster", "missing; give a preset or a JSON file");
   }
   if (job.has_cluster) Resize(line, job.cluster, gpus);
+  if (job.has_cluster && !job.cluster.unlike_nodes.empty() && !line.HasProblems()) {
+    line.Warning("unlike_nodes",
+                 fmt::format("estimates and plans take every node to be as slow as "
+                             "the slowest, {}; simulate --fidelity full has each "
+                             "as it is ({})",
+                             TextOf(job.cluster.slowest()), TextOf(job.cluster.unlike_nodes)));
+  }
   if (job.has_cluster && what_if_) {
     try {
       ApplyWhatIf(job.cluster, *what_if_);
@@ -335,8 +352,17 @@ void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster,
                                  Printable(curves.gpu, kMostNameShown), cluster.gpu.name));
       }
       cluster.gpu.calibration_file = *calibration_;
+      TakeRates(curves, cluster);
     } catch (const ConfigError& error) {
       NoteError(line, "--calibration", error);
+    }
+  }
+  if (!calibration_ && cluster.gpu.placeholder && !cluster.gpu.calibration_file.empty()) {
+    const std::string& file = cluster.gpu.calibration_file;
+    try {
+      TakeRates(ParseCurves(file, ReadTextFile(file)), cluster);
+    } catch (const ConfigError& error) {
+      NoteError(line, "", error);
     }
   }
   if (nodes_ && gpus_) {
@@ -364,6 +390,7 @@ void JobFlags::ResolveTraining(CommandLine& line, Job& job) const {
   Override(t.moment_bytes, moment_bytes_);
   Override(t.flash_attention, flash_attention_);
   Override(t.fused_swiglu, fused_swiglu_);
+  Override(t.fp8_activation_store, fp8_activation_store_);
   Override(t.fused_cross_entropy, fused_cross_entropy_);
   Override(t.moe_imbalance, moe_imbalance_);
   Override(t.overlap_grad_reduce, overlap_grad_reduce_);

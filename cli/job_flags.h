@@ -43,6 +43,10 @@ class JobFlags {
   // The cluster of that name with the size and GPU given; ConfigError with every problem.
   ClusterConfig ResolveCluster(CommandLine& line, const std::string& name) const;
 
+  // Of --gpus or --ranks, and --cluster.
+  std::optional<std::int64_t> ranks() const { return gpus_; }
+  const std::optional<std::string>& cluster() const { return cluster_; }
+
   // Whether the cluster's size was given here, not by the job file.
   bool sizes_cluster() const { return nodes_ || gpus_ || cluster_; }
   bool gives_model() const { return model_ || layers_ || hidden_ || heads_; }
@@ -80,7 +84,7 @@ class JobFlags {
   std::optional<CudaGraph> cuda_graph_;
   std::optional<StateScheme> state_;
   std::optional<double> gradient_bytes_, moment_bytes_, moe_imbalance_;
-  std::optional<bool> flash_attention_, fused_swiglu_, fused_cross_entropy_;
+  std::optional<bool> flash_attention_, fused_swiglu_, fp8_activation_store_, fused_cross_entropy_;
   std::optional<bool> overlap_grad_reduce_, overlap_param_gather_, overlap_p2p_, tp_comm_overlap_,
       cp_comm_overlap_, expert_overlap_;
   std::optional<MoeDispatcher> moe_dispatcher_;

@@ -531,7 +531,12 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
 
 int PlanRankCommand(std::span<const std::string> args, Console& console,
                     Communicator& communicator) {
-  return PlanPart(args, console, PartOf(communicator), ProcessesHere());
+  const SearchPart part = PartOf(communicator);
+  if (part.index == 0) return PlanPart(args, console, part, ProcessesHere());
+  std::ostream nowhere(nullptr);
+  Console quiet{.out = nowhere, .err = nowhere, .style = console.style, .progress = false};
+  PlanPart(args, quiet, part, ProcessesHere());
+  return 0;  // the exit code is the first's
 }
 
 }  // namespace millwright

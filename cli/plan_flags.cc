@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/plan_filter.h"
 
@@ -43,6 +44,9 @@ void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
             "how attention crosses context ranks (default: ring)");
   line.Int("--pp", pp_, kDegree, "pipeline parallel (default: 1)");
   line.Int("--vpp", vpp_, kDegree, "virtual stages of a pipeline rank (default: 1)");
+  line.Text("--stage-layers", "N,KxN,...", stage_layers_,
+            "layers of each stage, virtual ones too, in the order of a micro-batch: 7,14x8,7 "
+            "(default: as even as can be)");
   line.Int("--dp", dp_, kDegree, "data parallel (default: what is left of the GPUs)");
   line.Int("--ep", ep_, kDegree, "expert parallel (default: 1)");
   line.Int("--etp", etp_, kDegree, "expert tensor parallel (default: 1)");
@@ -96,6 +100,34 @@ void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const 
   }
 }
 
+void PlanFlags::ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const {
+  if (!stage_layers_) return DropOtherSplit(plan);  // a job's, where flags change its stages
+  plan.stage_layers.clear();
+  constexpr std::int64_t kMostOfStage = 10'000, kMostOfAll = 1 << 16;
+  std::string_view rest = *stage_layers_;
+  const auto wrong = [&](std::string_view item) {
+    line.Problem("--stage-layers", fmt::format("expected numbers of layers, or STAGESxLAYERS, "
+                                               "divided by commas, as in 7,14x8,7, got \"{}\"",
+                                               item));
+  };
+  for (bool last = false; !last;) {
+    const std::size_t comma = rest.find(',');
+    last = comma == std::string_view::npos;
+    const std::string_view item = rest.substr(0, comma);
+    if (!last) rest.remove_prefix(comma + 1);
+    const std::size_t times = item.find('x');
+    const std::optional<std::int64_t> layers =
+        ParseInteger(times == std::string_view::npos ? item : item.substr(times + 1));
+    const std::optional<std::int64_t> stages =
+        times == std::string_view::npos ? 1 : ParseInteger(item.substr(0, times));
+    if (!layers || *layers < 0 || *layers > kMostOfStage || !stages || *stages < 1 ||
+        *stages > kMostOfAll - std::int64_t(plan.stage_layers.size())) {
+      return wrong(item);
+    }
+    plan.stage_layers.insert(plan.stage_layers.end(), std::size_t(*stages), int(*layers));
+  }
+}
+
 ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluster_resized) const {
   ParallelConfig p = job.has_parallel ? job.parallel : ParallelConfig{};
   Override(p.tensor, tp_);
@@ -115,6 +147,7 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   } else if (!job.has_parallel || (vpp_ && p.schedule != ScheduleKind::kBreadthFirst)) {
     p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   }
+  ResolveStageLayers(line, p);
   if (line.HasProblems()) return p;  // what follows looks at the question
 
   if (sp_) {

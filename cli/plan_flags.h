@@ -27,13 +27,14 @@ class PlanFlags {
 
  private:
   void ResolveRecompute(CommandLine& line, Recompute& recompute) const;
+  void ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const;
 
   std::optional<std::int64_t> tp_, cp_, pp_, vpp_, dp_, ep_, etp_, micro_batch_, zero_, zero_shard_,
       recompute_layers_;
   std::optional<bool> sp_;
   std::optional<ContextParallelKind> cp_kind_;
   std::optional<ScheduleKind> schedule_;
-  std::optional<std::string> recompute_, recompute_modules_;
+  std::optional<std::string> recompute_, recompute_modules_, stage_layers_;
 };
 
 }  // namespace millwright

@@ -11,9 +11,7 @@
 
 #include "cli/rank_program.h"
 #include "core/config_io.h"
-#if MILLWRIGHT_HAS_RUNTIME
 #include "runtime/launch.h"
-#endif
 
 namespace millwright {
 namespace {
@@ -49,8 +47,7 @@ int ProcessesHere() {
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"});
 }
 
-void GoOnWithMpi([[maybe_unused]] std::span<const std::string> args) {
-#if MILLWRIGHT_HAS_RUNTIME
+void GoOnWithMpi(std::span<const std::string> args) {
   const int ranks = FromEnvironment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"});
   if (ranks == 1 || !UnderMpirun()) return;
   const std::string program = RankProgram();
@@ -59,10 +56,9 @@ void GoOnWithMpi([[maybe_unused]] std::span<const std::string> args) {
         "this program was built without MPI (Debian: libopenmpi-dev), and cannot share a search "
         "between ranks");
   }
-  std::vector<std::string> words = {kPlanWord};
+  std::vector<std::string> words = {"plan"};
   words.insert(words.end(), args.begin(), args.end());
   BecomeRank(program, std::move(words));
-#endif
 }
 
 std::vector<std::string> GatherTexts(Communicator& communicator, const std::string& own) {

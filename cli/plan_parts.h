@@ -18,9 +18,6 @@ namespace millwright {
 // return. ConfigError where there is none.
 void GoOnWithMpi(std::span<const std::string> args);
 
-// The word by which that program knows that it is to plan.
-inline constexpr char kPlanWord[] = "--plan";
-
 // The texts of all ranks, in their order, on every rank.
 std::vector<std::string> GatherTexts(Communicator& communicator, const std::string& own);
 

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of `millwright run`, as mpirun starts it: the same words, and MPI; or, behind its own
-// word, of `millwright plan`.
+// One rank of `millwright run`, `measure` or `plan`, as mpirun starts it: the same words, and MPI.
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
-#include <ostream>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/plan_parts.h"
 #include "core/config_io.h"
 #include "runtime/backend.h"
 #include "runtime/mpi_communicator.h"
@@ -30,17 +26,7 @@ int main(int argc, char** argv) {
   int code = 3;
   std::string why;
   try {
-    int answer = 0;
-    if (!args.empty() && args.front() == millwright::kPlanWord) {
-      std::ostream nowhere(nullptr);
-      millwright::Console quiet{
-          .out = nowhere, .err = nowhere, .style = console.style, .progress = false};
-      millwright::Console& own = communicator->rank() == 0 ? console : quiet;
-      answer = millwright::PlanRankCommand(std::span(args).subspan(1), own, *communicator);
-      if (communicator->rank() > 0) answer = 0;  // that is the first's to say
-    } else {
-      answer = millwright::RankCommand(args, console, *communicator);
-    }
+    const int answer = millwright::RankCommand(args, console, *communicator);
     std::cout.flush();
     return answer;
   } catch (const millwright::Interrupted& interrupted) {

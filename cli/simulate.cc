@@ -113,6 +113,7 @@ int SimulateCommand(std::span<const std::string> args, Console& console) {
   if (schedule) inputs.push_back(*schedule);
   CheckNotInput(line, "--trace", trace, inputs);
   CheckNotInput(line, "--html", html, inputs);
+  if (line.HasProblems() && job.has_cluster) full_flags.NoteParts(line, job.cluster);
   line.ThrowIfProblems();
   line.ShowWarnings(console.err);
 

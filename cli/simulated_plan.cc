@@ -25,6 +25,7 @@ std::string ShortName(const ScheduleChoice& choice) {
 ParallelConfig WithoutSchedule(ParallelConfig plan) {
   plan.virtual_stages = 1;
   plan.schedule = ScheduleKind::k1F1B;
+  DropOtherSplit(plan);
   return plan;
 }
 
@@ -96,6 +97,8 @@ std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator
     ParallelConfig asked_plan = plan;
     asked_plan.schedule = choice.kind;
     if (ChoosesChunks(choice.kind)) asked_plan.virtual_stages = choice.virtual_stages;
+    asked_plan.stage_layers = job.parallel.stage_layers;
+    DropOtherSplit(asked_plan);
     if (!Check(job, asked_plan)) plan = asked_plan;
   }
 

@@ -4,14 +4,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
+#include <thread>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/html_flag.h"
+#include "cli/progress.h"
 #include "cli/validate_ops.h"
+#include "report/chosen_text.h"
 #include "report/runs_report.h"
 #include "report/validation_page.h"
+#include "validate/chosen_layouts.h"
 #include "validate/fit_end_to_end.h"
 #include "validate/runs.h"
 
@@ -28,12 +33,15 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   OpsFlags ops;
   std::optional<double> max_error;
   std::optional<std::int64_t> cross_validate;
-  bool json = false;
+  bool json = false, against_best = false;
   line.Section("Measurements");
   line.Text("--runs", "FILE", runs, "a JSON array of training steps (README: validate)");
   line.Int("--cross-validate", cross_validate, {.min = 2, .max = 100},
            "also fit the end-to-end parameters in so many parts by group, and predict each part by "
            "the fit to the others (half a minute for 700 runs in 5 parts)");
+  line.Flag("--against-best", against_best,
+            "instead set the fastest published layout of each question beside the planner's best "
+            "(minutes for 700 runs)");
   ops.AddTo(line);
   line.Section("Output");
   line.Number("--max-error", max_error, {.min = 0, .max = 1000},
@@ -53,6 +61,13 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
     if (max_error) line.Problem("--max-error", "goes with --runs");
     if (html) line.Problem("--html", "goes with --runs");
     if (cross_validate) line.Problem("--cross-validate", "goes with --runs");
+    if (against_best) line.Problem("--against-best", "goes with --runs");
+  }
+  if (against_best) {
+    constexpr const char* kAlone = "goes without --against-best, which compares no steps";
+    if (cross_validate) line.Problem("--cross-validate", kAlone);
+    if (max_error) line.Problem("--max-error", kAlone);
+    if (html) line.Problem("--html", kAlone);
   }
   CheckHtml(line, html);
   line.ThrowIfProblems();
@@ -65,6 +80,16 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
     console.err << fmt::format("millwright: warning: {}\n", warning);
   }
   const RunSet set(published.runs);
+  if (against_best) {
+    std::vector<ChosenLayout> layouts;
+    {
+      Progress progress(console);
+      const int cores = std::max(1, int(std::thread::hardware_concurrency()));
+      layouts = AgainstBest(set, cores, [&](double share) { progress.Show("searching", share); });
+    }
+    console.out << (json ? ChosenJson(set, layouts) : ChosenText(set, layouts, console.style));
+    return layouts.empty() ? 1 : 0;
+  }
   const RunsReport report = CompareWithRuns(set);
   if (cross_validate) {
     const CrossValidation cross = CrossValidate(set, int(*cross_validate));

@@ -238,6 +238,37 @@ void ConfigIo::Int(const char* key, int& value, IntRange range, const char* mean
   value = static_cast<int>(wide);
 }
 
+void ConfigIo::Ints(const char* key, std::vector<int>& value, IntRange range, const char* meaning) {
+  State& s = *state_;
+  const std::string bounds = fmt::format("from {} to {}", range.min, range.max);
+  const std::string list = fmt::format("[{}]", fmt::join(value, ", "));
+  switch (s.mode) {
+    case State::Mode::kWrite:
+      s.WriteKey(key);
+      s.out += list;
+      return;
+    case State::Mode::kDescribe:
+      s.Document(key, "list of integers", fmt::format("{} to {} each", range.min, range.max), list,
+                 meaning, Presence::kOptional);
+      return;
+    case State::Mode::kRead: {
+      const JsonValue* got = s.Find(key, "a list of integers " + bounds, Presence::kOptional);
+      if (got == nullptr) return;
+      if (got->kind != Kind::kArray) return s.Wrong(key, "a list of integers " + bounds, *got);
+      value.clear();
+      for (std::size_t i = 0; i < got->items.size(); ++i) {
+        const JsonValue& item = got->items[i];
+        if (item.kind == Kind::kInteger && item.integer >= range.min && item.integer <= range.max) {
+          value.push_back(static_cast<int>(item.integer));
+        } else {
+          s.Wrong(PointerTo(s.Pointer(key), std::to_string(i)), "an integer " + bounds, item);
+        }
+      }
+      return;
+    }
+  }
+}
+
 void ConfigIo::Number(const char* key, double& value, NumberRange range, const char* meaning,
                       Presence presence) {
   State& s = *state_;

@@ -79,6 +79,7 @@ class ConfigIo {
            Presence presence = Presence::kOptional);
   void Int(const char* key, std::int64_t& value, IntRange range, const char* meaning,
            Presence presence = Presence::kOptional);
+  void Ints(const char* key, std::vector<int>& value, IntRange range, const char* meaning);
   void Number(const char* key, double& value, NumberRange range, const char* meaning,
               Presence presence = Presence::kOptional);
   void Bool(const char* key, bool& value, const char* meaning,

@@ -184,6 +184,23 @@ std::vector<GpuPreset> MakePresets() {
       .source = "AMD Instinct MI300X datasheet; rocm-smi",
   };
   all.push_back({mi300x, {"MI300", "MI300X-192GB"}});
+
+  // What `run` executes on; of the right order, until it has been measured.
+  const GpuSpec local_cpu{
+      .name = "local-cpu",
+      .peak_tf32 = 0.05_TFLOPS,   // placeholder: 2 FMA units of 8 fp32 lanes at 1.5 GHz
+      .peak_bf16 = 0.05_TFLOPS,   // placeholder: as fp32, which it is computed in
+      .peak_fp8 = {},             // none
+      .peak_fp4 = {},             // none
+      .peak_fp32 = 0.05_TFLOPS,   // placeholder: as above
+      .peak_fp64 = 0.025_TFLOPS,  // placeholder: half of that
+      .hbm_bandwidth = 10_GBps,   // placeholder: a core's share of DDR4
+      .hbm_capacity = 4_GiB,      // placeholder: a core's share of main memory
+      .sm_count = 1,
+      .placeholder = true,
+      .source = "placeholders for a server's core, not measured",
+  };
+  all.push_back({local_cpu, {"CPU-core"}});
   return all;
 }
 
@@ -233,6 +250,7 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
   }
   io.Text("name", gpu.name, "what to call it");
   io.Quantity("peak_fp32", gpu.peak_fp32, kNotNegative, "dense, outside the tensor cores");
+  io.Quantity("peak_fp64", gpu.peak_fp64, kNotNegative, "of CPU cores; 0: not given");
   io.Quantity("peak_tf32", gpu.peak_tf32, kNotNegative, "dense tensor-core peak; 0: none");
   io.Quantity("peak_bf16", gpu.peak_bf16, kPositive, "dense tensor-core peak, FP16's too");
   io.Quantity("peak_fp8", gpu.peak_fp8, kNotNegative, "dense, MXFP8's too; 0: none");
@@ -248,6 +266,8 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
           "fractions of the datasheet");
   io.Text("calibration_file", gpu.calibration_file,
           "a file of calibrate, whose curves of GEMMs and collectives cost a step; empty: none");
+  io.Bool("placeholder", gpu.placeholder,
+          "the rates are of the right order only: those of a calibration file take their place");
   io.Text("source", gpu.source, "where the numbers come from");
 }
 

@@ -27,12 +27,14 @@ struct GpuSpec {
   // is costed at TF32's, or at that of FP32.
   FlopsPerSecond peak_tf32, peak_bf16, peak_fp8, peak_fp4;
   FlopsPerSecond peak_fp32;  // outside the tensor cores
+  FlopsPerSecond peak_fp64;  // of CPU cores; of a GPU it is not given, nothing is costed at it
   BytesPerSecond hbm_bandwidth;
   Bytes hbm_capacity;  // what the driver reports, not the name on the box
   int sm_count = 0;
   double sustained_clock = 1;              // under load, over that of its family's full-power part
   std::string calibration{kUncalibrated};  // whose efficiency curves it takes
   std::string calibration_file;            // curves measured on it; empty: its family's
+  bool placeholder = false;                // no datasheet: a calibration file has its rates
   std::string source;
   bool operator==(const GpuSpec&) const = default;
 

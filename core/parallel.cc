@@ -108,6 +108,9 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
   io.Enum("schedule", p.schedule, TrainingScheduleNames(),
           "order of the passes on a pipeline rank; interleaved takes virtual_stages above 1, bfs "
           "any, and the others have chunks of their own");
+  io.Ints("stage_layers", p.stage_layers, {0, 10'000},
+          "layers of each pipeline stage in the order in which a micro-batch passes them, virtual "
+          "stages too, without multi-token-prediction modules; [] splits them evenly");
 }
 
 bool FollowsFromStages(ScheduleKind kind) {
@@ -120,6 +123,7 @@ std::string ShortName(const ParallelConfig& p) {
   name += fmt::format(" cp{}", p.context);
   if (p.context > 1 && p.context_kind == ContextParallelKind::kUlysses) name += " ulysses";
   name += fmt::format(" pp{} vpp{}", p.pipeline, p.virtual_stages);
+  if (!p.stage_layers.empty()) name += fmt::format(" layers({})", RunsOf(p.stage_layers));
   if (!FollowsFromStages(p.schedule)) name += fmt::format(" {}", NameOf(p.schedule));
   name += fmt::format(" dp{}", p.data);
   if (p.expert > 1 || p.expert_tensor > 1)
@@ -129,6 +133,16 @@ std::string ShortName(const ParallelConfig& p) {
   if (p.recompute.granularity != RecomputeGranularity::kNone)
     name += fmt::format(" {}", ShortName(p.recompute));
   return name;
+}
+
+std::string RunsOf(std::span<const int> counts) {
+  std::string text;
+  for (std::size_t i = 0, end = 0; i < counts.size(); i = end) {
+    while (end < counts.size() && counts[end] == counts[i]) ++end;
+    if (!text.empty()) text += ", ";
+    text += end - i > 1 ? fmt::format("{} x {}", end - i, counts[i]) : fmt::format("{}", counts[i]);
+  }
+  return text;
 }
 
 std::string ShortName(const Recompute& r) {

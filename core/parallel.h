@@ -70,6 +70,9 @@ struct ParallelConfig {
   int zero_shard = 0;  // ranks that one copy of the sharded state spans (HSDP); 0: all of D c
   Recompute recompute{};
   ScheduleKind schedule = ScheduleKind::k1F1B;
+  // Layers of each stage in the order in which a micro-batch passes them, virtual stages too;
+  // empty: as even as LayersPerChunk (cost_models/pipeline.h) makes them.
+  std::vector<int> stage_layers{};
   bool operator==(const ParallelConfig&) const = default;
 
   // t c p D, as a double because four degrees read from a file may pass 2^63.
@@ -81,5 +84,7 @@ void Fields(ConfigIo& io, ParallelConfig& parallel);
 // "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1 selective(mlp)", for tables and messages.
 std::string ShortName(const ParallelConfig& parallel);
 std::string ShortName(const Recompute& recompute);
+// "7, 14 x 8, 7".
+std::string RunsOf(std::span<const int> counts);
 
 }  // namespace millwright

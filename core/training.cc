@@ -62,12 +62,19 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
             "bytes of each gradient that is kept: 4 for fp32 main gradients, 2 for BF16");
   io.Number("moment_bytes", t.moment_bytes, {.min = 2, .max = 8},
             "bytes of Adam's two moments together, a parameter: 8 in fp32, 4 in BF16, 2 in 8 bits");
+  io.Bool(
+      "bf16_weights", t.bf16_weights,
+      "in low precision BF16 weights are kept beside their quantised copies (Megatron-LM without "
+      "--fp8-param-gather)");
   io.Bool("flash_attention", t.flash_attention,
           "a fused attention kernel, which keeps no seq_length x seq_length scores");
   io.Bool(
       "fused_swiglu", t.fused_swiglu,
       "the input of the MLP's second projection (gate x up) is recomputed in the backward pass, "
       "not kept");
+  io.Bool("fp8_activation_store", t.fp8_activation_store,
+          "the input of the MLP's activation function is kept in FP8 for the backward pass, by one "
+          "cast each way (Megatron-LM's --activation-func-fp8-input-store)");
   io.Bool("fused_cross_entropy", t.fused_cross_entropy, "no fp32 copy of the logits is kept");
   io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
             "tokens of the fullest expert rank over the mean; 1: balanced");

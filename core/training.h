@@ -64,13 +64,15 @@ struct TrainingConfig {
 
   // Memory.
   StateScheme state = StateScheme::kMegatron;
-  double gradient_bytes = 4;         // of the gradient that is kept: 4 (fp32 main grads) or 2
-  double moment_bytes = 8;           // Adam's m and v together: 8 in fp32, 4 in BF16
-  bool flash_attention = true;       // no T x T scores are kept
-  bool fused_swiglu = false;         // fc2's input (gate x up) is recomputed, not kept
-  bool fused_cross_entropy = false;  // no fp32 copy of the logits
-  double moe_imbalance = 1.0;        // tokens of the fullest expert rank over the mean
-  int offloaded_layers = 0;          // of the model, whose activations wait in host memory
+  double gradient_bytes = 4;          // of the gradient that is kept: 4 (fp32 main grads) or 2
+  double moment_bytes = 8;            // Adam's m and v together: 8 in fp32, 4 in BF16
+  bool bf16_weights = false;          // beside the quantised ones, in low precision
+  bool flash_attention = true;        // no T x T scores are kept
+  bool fused_swiglu = false;          // fc2's input (gate x up) is recomputed, not kept
+  bool fp8_activation_store = false;  // the MLP activation's input is kept in FP8
+  bool fused_cross_entropy = false;   // no fp32 copy of the logits
+  double moe_imbalance = 1.0;         // tokens of the fullest expert rank over the mean
+  int offloaded_layers = 0;           // of the model, whose activations wait in host memory
 
   // Time.
   Framework framework = Framework::kMegatron;

@@ -10,10 +10,12 @@
 // measured curves (cost_models/gpu_curves) take their place.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "core/gpu.h"
 #include "core/units.h"
+#include "cost_models/executed_curves.h"
 #include "cost_models/gpu_curves.h"
 
 namespace millwright {
@@ -76,12 +78,15 @@ struct CollectiveCalibration {
   double all_to_all_efficiency = 0;  // inside a domain
   Seconds all_to_all_base;
   Seconds p2p_base, p2p_fabric_base;
-  double sqrt_coefficient = 0;  // seconds per square root of a byte: the protocol envelope
-  Bytes nvls_threshold;         // NVLS from this size
-  int nvls_min_ranks = 0;       //   and from this many ranks
+  // Seconds per square root of a byte, the protocol envelope: inside a domain and across domains.
+  double sqrt_coefficient = 0, fabric_sqrt_coefficient = 0;
+  Bytes nvls_threshold;    // NVLS from this size
+  int nvls_min_ranks = 0;  //   and from this many ranks
   // Inside a domain, measured; nullptr: by the above.
   const CollectiveCurve* ring_curve = nullptr;  // all-reduce, reduce-scatter and all-gather
   const CollectiveCurve* all_to_all_curve = nullptr;
+  const CollectiveCurve* send_recv_curve = nullptr;
+  double bytes_factor = 1;           // where elements are wider than they are counted
   double curve_rate = 1;             // bandwidth of rings and NVLS in a step, over the curves'
   double all_to_all_curve_rate = 1;  //   and of all-to-all
 };
@@ -115,6 +120,10 @@ struct Calibration {
   OverlapCalibration overlap;
   HostCalibration host;
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
+  // Of the slowest GPU, over that of the others: what a rank computes takes 1 / compute_speed.
+  double compute_speed = 1;
+  // Of a rank of `run`: what it computes is priced by these alone, and one after the other.
+  std::optional<ExecutedCurves> executed;
 };
 
 // The family of `gpu`, with the curves of its calibration file where it has one; a family that is
@@ -125,5 +134,8 @@ const Calibration& CalibrationFor(const GpuSpec& gpu);
 // The same, with `curves` in place of the laws for GEMMs and collectives inside a domain; they must
 // outlive it.
 Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves);
+
+// Of a rank of `run`, which has what `curves` holds of it and no other overheads.
+Calibration AsExecuted(const ExecutedCurves& curves);
 
 }  // namespace millwright

@@ -20,8 +20,10 @@ BytesPerSecond RingBandwidth(const PathProfile& path, const CollectiveCalibratio
   return bandwidth;
 }
 
-Seconds SquareRootTerm(double wire_factor, Bytes payload, const CollectiveCalibration& c) {
-  return Seconds(c.sqrt_coefficient * wire_factor * std::sqrt(payload.value));
+Seconds SquareRootTerm(double wire_factor, Bytes payload, const PathProfile& path,
+                       const CollectiveCalibration& c) {
+  const double coefficient = path.domains > 1 ? c.fabric_sqrt_coefficient : c.sqrt_coefficient;
+  return Seconds(coefficient * wire_factor * std::sqrt(payload.value));
 }
 
 // One pass around the ring: reduce-scatter, all-gather, or a broadcast that flows through.
@@ -30,7 +32,7 @@ Seconds RingPass(double wire_factor, Bytes payload, const PathProfile& path,
   const int fabric_hops = path.domains > 1 ? path.domains - 1 : 0;
   const int domain_hops = path.ranks - 1 - fabric_hops;
   return domain_hops * c.domain_step + fabric_hops * c.fabric_step +
-         payload * wire_factor / RingBandwidth(path, c) + SquareRootTerm(1, payload, c);
+         payload * wire_factor / RingBandwidth(path, c) + SquareRootTerm(1, payload, path, c);
 }
 Seconds RingPass(Bytes payload, const PathProfile& path, const CollectiveCalibration& c) {
   return RingPass(double(path.ranks - 1) / path.ranks, payload, path, c);
@@ -54,19 +56,24 @@ CollectiveCost AllReduce(Bytes payload, const PathProfile& path, const Collectiv
       nvls ? bus_bytes / (path.domain_bandwidth * c.nvls_efficiency) : Seconds(0);
   if (nvls && path.domains == 1) {
     consider(c.base + 2 * (path.ranks - 1) * c.domain_step + nvls_transfer +
-                 SquareRootTerm(2, payload, c),
+                 SquareRootTerm(2, payload, path, c),
              CollectiveAlgorithm::kNvls);
   }
   if (path.domains > 1) {
     const Seconds levels = std::ceil(std::log2(path.domains)) * c.tree_level;
     const Seconds inside =
-        2 * (path.max_ranks_per_domain - 1) * c.domain_step + SquareRootTerm(2, payload, c);
-    const Seconds across = bus_bytes / (RingBandwidth(path, c) * c.tree_efficiency);
-    consider(c.base + levels + inside + across, CollectiveAlgorithm::kTree);
+        2 * (path.max_ranks_per_domain - 1) * c.domain_step + SquareRootTerm(2, payload, path, c);
+    // Of two domains each sends its half of the sums and of the results: the payload once.  A
+    // domain in the middle of a tree has a parent and children, and sends as much as in a ring.
+    const Bytes sent = path.domains == 2 ? payload : bus_bytes;
+    const Seconds trunk = sent / (path.min_ranks_per_domain * path.fabric_bandwidth *
+                                  c.fabric_efficiency * c.tree_efficiency);
+    const BytesPerSecond own_links =
+        path.domain_bandwidth * c.domain_efficiency * c.tree_efficiency;
+    const Seconds chain = path.max_ranks_per_domain > 1 ? bus_bytes / own_links : Seconds(0);
+    consider(c.base + levels + inside + std::max(chain, trunk), CollectiveAlgorithm::kTree);
     if (nvls) {
-      const Seconds trunk = bus_bytes / (path.min_ranks_per_domain * path.fabric_bandwidth *
-                                         c.fabric_efficiency * c.tree_efficiency);
-      consider(c.base + levels + inside + std::max(nvls_transfer, trunk),
+      consider(c.base + levels + inside + std::max(nvls_transfer / c.tree_efficiency, trunk),
                CollectiveAlgorithm::kNvlsTree);
     }
   }
@@ -86,7 +93,7 @@ CollectiveCost AllToAll(Bytes payload, const PathProfile& path, const Collective
     transfer = std::max(transfer, payload * away / (path.fabric_bandwidth * c.fabric_efficiency));
     base += c.fabric_step;
   }
-  return {base + transfer + SquareRootTerm(1, payload, c), CollectiveAlgorithm::kPairwise};
+  return {base + transfer + SquareRootTerm(1, payload, path, c), CollectiveAlgorithm::kPairwise};
 }
 
 // Measured inside a domain; nullptr: not measured.
@@ -99,6 +106,7 @@ const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration&
     case CollectiveKind::kAllToAll:
       return c.all_to_all_curve;
     case CollectiveKind::kSendRecv:
+      return c.send_recv_curve;
     case CollectiveKind::kBroadcast:
       return nullptr;
   }
@@ -109,6 +117,7 @@ const CollectiveCurve* CurveOf(CollectiveKind kind, const CollectiveCalibration&
 CollectiveAlgorithm Chosen(CollectiveKind kind, Bytes payload, const PathProfile& path,
                            const CollectiveCalibration& c) {
   if (kind == CollectiveKind::kAllToAll) return CollectiveAlgorithm::kPairwise;
+  if (kind == CollectiveKind::kSendRecv) return CollectiveAlgorithm::kDirect;
   const bool nvls = kind == CollectiveKind::kAllReduce && SwitchesAddUp(payload, path, c);
   return nvls ? CollectiveAlgorithm::kNvls : CollectiveAlgorithm::kRing;
 }
@@ -180,9 +189,10 @@ double RingBytesSentFactor(CollectiveKind kind, int ranks) {
 CollectiveCost CostOfCollective(CollectiveKind kind, Bytes payload, const PathProfile& path,
                                 const CollectiveCalibration& c) {
   if (path.ranks <= 1 || payload.value <= 0) return {};
+  payload = c.bytes_factor * payload;
   if (const CollectiveCurve* curve = CurveOf(kind, c); curve != nullptr && path.domains == 1) {
     const CollectiveShape shape{.kind = kind,
-                                .ranks = double(path.ranks),
+                                .ranks = kind == CollectiveKind::kSendRecv ? 2 : double(path.ranks),
                                 .bytes = payload,
                                 .in_switch = path.in_switch_reduction};
     const bool exchange = kind == CollectiveKind::kAllToAll;

@@ -33,7 +33,8 @@ struct EndToEnd {
   double clock_b300 = 1;
   // And of low precision beside that, over its own curve.
   double fp8_h100 = 1;
-  double fp8_b200 = 1;  // MXFP8 too
+  double fp8_b200 = 1;
+  double mxfp8_b200 = 1;
   double nvfp4_b200 = 1;
   double grouped_low = 1;  // grouped GEMMs in low precision
   // Fused attention, by GPU, and older kernels over the newest on the same GPU.

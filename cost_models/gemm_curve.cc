@@ -65,9 +65,11 @@ void Fields(ConfigIo& io, GemmCurve& c) {
   constexpr NumberRange kSize{.min = 0, .max = 1e6};
   constexpr NumberRange kShare{.min = 0, .max = 1};
   constexpr NumberRange kRate{.min = 1e-6, .max = 1};
-  static constexpr std::array<std::string_view, 4> kDtypes{"bfloat16", "fp8", "fp8_block", "nvfp4"};
+  static constexpr std::array<std::string_view, 6> kDtypes{"bfloat16", "fp8",     "fp8_block",
+                                                           "nvfp4",    "float32", "float64"};
   static constexpr std::array<std::string_view, 3> kClocks{"burst", "warm", "sustained"};
-  io.Name("dtype", c.dtype, kDtypes, "of the inputs; bfloat16 serves float16");
+  io.Name("dtype", c.dtype, kDtypes,
+          "of the inputs; bfloat16 serves float16, float32 and float64 are of CPU cores");
   io.Name("clocks", c.clocks, kClocks,
           "a few launches at boost clocks, after others, or under steady load");
   static constexpr std::array<std::string_view, 4> kStages{"", "fwd", "bwd_grad_act", "bwd_grad_w"};
@@ -96,11 +98,15 @@ void Fields(ConfigIo& io, GemmCurve& c) {
 
 double ElementBytes(const std::string& dtype) {
   if (dtype == "nvfp4") return 0.5625;  // 4 bits and an 8-bit scale for each 16
+  if (dtype == "float32") return 4;
+  if (dtype == "float64") return 8;
   return dtype.starts_with("fp8") ? 1 : 2;
 }
 
 FlopsPerSecond PeakOf(const std::string& dtype, const GpuSpec& gpu) {
   if (dtype == "nvfp4") return gpu.peak_fp4;
+  if (dtype == "float32") return gpu.peak_fp32;
+  if (dtype == "float64") return gpu.peak_fp64;
   return dtype.starts_with("fp8") ? gpu.peak_fp8 : gpu.peak_bf16;
 }
 
@@ -108,7 +114,9 @@ Seconds GemmFormula(const GemmCurve& c, const GemmShape& s, const GpuSpec& gpu, 
   const double peak = PeakOf(c.dtype, gpu).value, hbm = gpu.hbm_bandwidth.value;
   const double compute =
       ComputeTime(c, s, peak * c.efficiency.value * derate / gpu.sm_count, gpu.sm_count, hbm);
-  const double bytes = s.groups * (ElementBytes(c.dtype) * (s.m * s.k + s.n * s.k) + 2 * s.m * s.n);
+  const double width = ElementBytes(c.dtype);
+  const double bytes =
+      s.groups * (width * (s.m * s.k + s.n * s.k) + std::max(2.0, width) * s.m * s.n);
   const double memory = bytes / (hbm * c.hbm_efficiency.value);
   return Seconds(c.launch.value +
                  std::cbrt(compute * compute * compute + memory * memory * memory));

@@ -27,9 +27,9 @@
 namespace millwright {
 
 struct GemmCurve {
-  std::string dtype;       // bfloat16 (float16 too), fp8, fp8_block, nvfp4
+  std::string dtype;       // bfloat16 (float16 too), fp8, fp8_block, nvfp4; float32, float64
   std::string clocks;      // burst: a few launches at boost clocks; warm; sustained: as training
-  std::string stage;       // of a grouped GEMM: fwd, bwd_grad_act, bwd_grad_w; empty: one GEMM
+  std::string stage;       // fwd, bwd_grad_act, bwd_grad_w of a grouped one; empty: one GEMM
   Fitted efficiency;       // of the peak, of endless tiles
   Fitted hbm_efficiency;   // of the HBM bandwidth
   Fitted launch;           // seconds

@@ -21,6 +21,15 @@ void Fields(ConfigIo& io, GpuCurves& c) {
   io.Text("gpu", c.gpu, "whose: the GPU preset whose datasheet turns shares into rates",
           Presence::kRequired);
   io.Text("provenance", c.provenance, "whose measurements, and what made this file");
+  bool measured = c.rates != MeasuredRates{};
+  io.OptionalObject(
+      "rates", measured, "most that a row reached, and a tenth, in place of a datasheet", [&] {
+        io.Quantity("fp32", c.rates.fp32, kNotNegative, "of products; 0: not measured");
+        io.Quantity("fp64", c.rates.fp64, kNotNegative, "of products; 0: not measured");
+        io.Quantity("memory", c.rates.memory, kNotNegative,
+                    "of kernels bound by memory; 0: not measured");
+        io.Quantity("link", c.rates.link, kNotNegative, "of collectives' buses; 0: not measured");
+      });
   io.Array<GemmCurve>("gemm", c.gemm, "one for each dtype and kind of clocks",
                       [&](GemmCurve& one) { Fields(io, one); });
   io.Array<AttentionCurve>("attention", c.attention, "one for each kernel",
@@ -40,6 +49,19 @@ GpuCurves ParseCurves(const std::string& file, std::string_view text) {
 std::string WriteCurves(const GpuCurves& curves) {
   GpuCurves copy = curves;
   return WriteConfig([&](ConfigIo& io) { Fields(io, copy); });
+}
+
+GpuSpec WithRates(GpuSpec gpu, const MeasuredRates& rates) {
+  const auto take = [](auto& to, auto rate) {
+    if (rate.value > 0) to = rate;
+  };
+  take(gpu.peak_fp32, rates.fp32);
+  take(gpu.peak_fp64, rates.fp64);
+  // Attention's curves have no dtype: theirs is the fastest.
+  take(gpu.peak_bf16, std::max(rates.fp32, rates.fp64));
+  take(gpu.peak_tf32, gpu.peak_bf16);
+  take(gpu.hbm_bandwidth, rates.memory);
+  return gpu;
 }
 
 const GemmCurve* FindGemm(const GpuCurves& curves, std::string_view dtype, std::string_view clocks,

@@ -16,9 +16,19 @@
 
 namespace millwright {
 
+// The most that any row reached, and a tenth: what takes a datasheet's place where there is none.
+// 0: not measured.
+struct MeasuredRates {
+  FlopsPerSecond fp32, fp64;
+  BytesPerSecond memory;  // caches included
+  BytesPerSecond link;    // bus bandwidth of a collective, or of a message
+  bool operator==(const MeasuredRates&) const = default;
+};
+
 struct GpuCurves {
   std::string gpu;         // whose; its datasheet turns shares into rates
   std::string provenance;  // of the measurements, and what made the file
+  MeasuredRates rates;     // of a GPU that has placeholders for a datasheet
   std::vector<GemmCurve> gemm;
   std::vector<AttentionCurve> attention;
   std::vector<BandwidthCurve> bandwidth;
@@ -29,6 +39,9 @@ void Fields(ConfigIo& io, GpuCurves& curves);
 
 GpuCurves ParseCurves(const std::string& file, std::string_view text);
 std::string WriteCurves(const GpuCurves& curves);
+
+// With those of `rates` that were measured.
+GpuSpec WithRates(GpuSpec gpu, const MeasuredRates& rates);
 
 // nullptr where there is none that fits; the nearest in kind where there is a choice.
 const GemmCurve* FindGemm(const GpuCurves& curves, std::string_view dtype, std::string_view clocks,

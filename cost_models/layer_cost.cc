@@ -138,6 +138,14 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
   return pass.tensor;
 }
 
+// By the slowest GPU.
+OperatorCost Slowed(OperatorCost cost, double compute_speed) {
+  for (Seconds* time : {&cost.forward.compute, &cost.backward.compute, &cost.weight_gradient}) {
+    *time = *time / compute_speed;
+  }
+  return cost;
+}
+
 }  // namespace
 
 SteadyCurve CurveOf(Precision precision, const GemmCalibration& g) {
@@ -193,6 +201,9 @@ Seconds GemmTime(double m, double n, double k, double groups, Precision precisio
 }
 
 OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const CostContext& x) {
+  if (x.calibration.executed && op.kind != OperatorKind::kCollective) {
+    return Slowed(ExecutedCost(op, *x.calibration.executed, x.gpu), x.calibration.compute_speed);
+  }
   OperatorCost cost{.forward = {}, .backward = {}, .modules = op.modules};
   switch (op.kind) {
     case OperatorKind::kGemm:
@@ -218,6 +229,10 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
     }
     case OperatorKind::kCollective: {
       const PathProfile& path = PathOf(op.group, paths);
+      cost.sm_share = SmShareOf(
+          op.forward ? op.forward_collective : op.backward_collective, path,
+          op.group == GroupKind::kExpert ? x.training.moe_dispatcher : MoeDispatcher::kAllToAll,
+          x.gpu);
       const auto time = [&](CollectiveKind kind) {
         if (op.group == GroupKind::kExpert && path.ranks > 1 &&
             x.training.moe_dispatcher == MoeDispatcher::kDeepEp) {
@@ -250,7 +265,7 @@ OperatorCost CostOfOperator(const Operator& op, const LayerPaths& paths, const C
       break;
     }
   }
-  return cost;
+  return Slowed(cost, x.calibration.compute_speed);
 }
 
 TensorOverlap OverlapOf(const std::vector<Operator>& operators, std::size_t i,
@@ -334,6 +349,7 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
             OverlapOf(operators, std::size_t(&op - operators.data()), paths, context);
         overlap.gemm >= 0) {
       const OperatorCost gemm = CostOfOperator(operators[overlap.gemm], paths, context);
+      cost.sm_share = 0;
       // What both take together beyond the GEMM.
       if (overlap.forward.chunks > 1) {
         cost.forward.tensor = overlap.forward.total() - gemm.forward.compute;
@@ -346,11 +362,14 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
             overlap.backward.total() - (gemm.backward.compute - gemm.weight_gradient);
       }
     }
-    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0) {
+    if (op.kind == OperatorKind::kCollective && op.hidden_under >= 0 &&
+        !context.calibration.executed) {
       const Operator& cover = operators[op.hidden_under];
       const OperatorCost& covering = layer.operators[op.hidden_under];
+      if (cover.kind != OperatorKind::kAttention) cost.sm_share = 0;
       const auto expose = [&](Seconds& communication, Seconds window) {
-        communication = std::max(Seconds(0), communication - window);
+        const Seconds slowed = SlowedBeside(window, communication, cost.sm_share);
+        communication = std::max(slowed, communication - window);
       };
       if (cover.kind == OperatorKind::kAttention) {
         // Of a ring's c steps the first computes on what the rank holds; each later one hides the
@@ -365,6 +384,7 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
                covering.backward.compute - covering.weight_gradient);
         layer.split_more += gathered - SlotOf(op.group, cost.backward);
       }
+      cost.sm_share = 0;
     }
     layer.forward += cost.forward;
     layer.backward += cost.backward;

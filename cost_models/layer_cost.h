@@ -11,11 +11,14 @@
 // TransformerEngine, common/comm_gemm_overlap): a gather before a GEMM and a scatter behind one are
 // cut into a chunk for each rank, whose parts of the GEMM run beside the exchanges of the others;
 // the input gradient's scatter runs whole beside the weight gradient.  What runs side by side takes
-// longer (OverlapCalibration::tp_contention).  Chunks are as efficient as the whole GEMM: they take
-// turns on several streams, so that one starts in the tail of another.  (Charged with what a lone
-// GEMM of that size loses, and fitted again, held-out published steps are off by 4.7% at the median
-// instead of 4.2%; with half of it by 4.5%.)  "pipeline" is taken for a ring of exchanges too: the
-// same bytes in as many parts.
+// longer (OverlapCalibration::tp_contention).  A ring under attention slows it by the
+// multiprocessors that it holds (cost_models/sm_share).  A gather under an input gradient is taken
+// to slow nothing: with 24 multiprocessors, and fitted again, held-out published steps are off by
+// 4.3% at the median and 14.9% at the 90th percentile instead of 4.2 and 14.7%.  Chunks are as
+// efficient as the whole GEMM: they take turns on several streams, so that one starts in the tail
+// of another.  (Charged with what a lone GEMM of that size loses, and fitted again, held-out
+// published steps are off by 4.7% at the median instead of 4.2%; with half of it by 4.5%.)
+// "pipeline" is taken for a ring of exchanges too: the same bytes in as many parts.
 #pragma once
 
 #include <algorithm>
@@ -26,6 +29,7 @@
 #include "core/training.h"
 #include "cost_models/calibration.h"
 #include "cost_models/operators.h"
+#include "cost_models/sm_share.h"
 
 namespace millwright {
 
@@ -61,6 +65,9 @@ struct OperatorCost {
   PassTime forward, backward;
   Seconds weight_gradient;  // of backward.compute, what a split backward may do later
   ModuleMask modules = 0;
+  // Of the multiprocessors, what a collective takes from another pass's compute that it runs
+  // beside; 0 where it runs beside its own, which is charged there.
+  double sm_share = 0;
 };
 
 struct LayerCost {

@@ -57,6 +57,23 @@ ModelState StateOf(const RankParameters& parameters, const TrainingConfig& train
   return state;
 }
 
+Bytes QuantisedWeights(const RankParameters& linear, const TrainingConfig& training) {
+  if (!training.bf16_weights || training.framework != Framework::kMegatron) return Bytes(0);
+  const auto two_copies = [&](double width) { return Bytes(2 * width * linear.total()); };
+  switch (training.precision) {
+    case Precision::kFp16:
+    case Precision::kBf16:
+      return Bytes(0);
+    case Precision::kFp8:
+      return two_copies(1);
+    case Precision::kMxfp8:
+      return two_copies(1 + 1.0 / 32);  // a scale for each 32
+    case Precision::kNvfp4:
+      return two_copies(0.5 + 1.0 / 16);  // and for each 16
+  }
+  return Bytes(0);
+}
+
 DeviceOverheads DeviceOverheadsOf(const TrainingConfig& training) {
   DeviceOverheads overheads{
       // About 0.5 GiB: CUDA 12 context, cuBLAS and cuDNN handles on an H100.

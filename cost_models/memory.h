@@ -46,6 +46,12 @@ struct ModelState {
 ModelState StateOf(const RankParameters& parameters, const TrainingConfig& training, int zero,
                    double dense_shard, double expert_shard);
 
+// Quantised copies of the weights of linear layers, which Transformer Engine makes once a step and
+// keeps for all micro-batches where weights stay BF16: one for the forward pass and one, transposed
+// or scaled along the other side, for the input gradient.  (Per-tensor FP8 on Blackwell would need
+// one only.)  Where weights are kept quantised, these two take the place of BF16's two bytes.
+Bytes QuantisedWeights(const RankParameters& linear, const TrainingConfig& training);
+
 // What a GPU gives up before and beside tensors; `allocated` figures leave these out, what the
 // device must hold includes them.
 struct DeviceOverheads {

@@ -34,6 +34,14 @@ double KeptInputWidth(const TrainingConfig& training) {
   return kWidth;
 }
 
+// BF16 logits and their fp32 softmax; unfused, an fp32 copy of the logits beside them.  Of eager
+// FSDP's programs llm-foundry's loss is FlashAttention's, which keeps BF16 logits and one number a
+// token (its `loss_fn: fused_crossentropy`, the default).
+double KeptBytesOfLogit(const TrainingConfig& training) {
+  if (!training.fused_cross_entropy) return 10;
+  return training.framework == Framework::kFsdp ? 2 : 6;
+}
+
 // Appends operators, knowing the token counts and the parallel shape.
 class LayerBuilder {
  public:
@@ -332,12 +340,17 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool g
   if (gathered) RegatherForWgrad("fc1 wgrad gather", h_);
   Operator& act = MemoryBound("activation", kWidth * tokens * (fc1_width + inner),
                               ModuleMask(modules | product_modules));
+  const double kept = training_.fp8_activation_store ? 1 : kWidth;
   act.saved.push_back(
-      {.name = "fc1 output", .bytes = Bytes(kWidth * tokens * fc1_width), .modules = modules});
+      {.name = "fc1 output", .bytes = Bytes(kept * tokens * fc1_width), .modules = modules});
   if (!(training_.fused_swiglu && model_.gated_linear_unit)) {
     act.saved.push_back({.name = "fc2 input",
                          .bytes = Bytes(input_width_ * tokens * inner),
                          .modules = ModuleMask(modules | product_modules)});
+  }
+  if (training_.fp8_activation_store) {
+    // A kernel of its own each way: BF16 in and FP8 out, and back.
+    MemoryBound("fp8 activation store", (kWidth + 1) * tokens * fc1_width, modules);
   }
   linear("fc2", h_, inner);
 }
@@ -487,12 +500,10 @@ std::vector<Operator> HeadOperators(const ModelConfig& model, const LayerShape& 
   builder.Gemm("output head", builder.tokens(), vocabulary, h).low_precision = false;
   builder.RegatherForWgrad("head wgrad gather", h);
   const double logits = builder.tokens() * vocabulary;
-  // 12 bytes of HBM traffic a logit and pass.  Kept: BF16 logits and the fp32 softmax; unfused,
-  // an fp32 copy of the logits beside them (6 and 10 bytes a logit).
+  // 12 bytes of HBM traffic a logit and pass.
   Operator& loss = builder.MemoryBound("cross-entropy", 12 * logits);
   loss.backward_as_forward = true;
-  loss.saved.push_back(
-      {.name = "logits", .bytes = Bytes((training.fused_cross_entropy ? 6 : 10) * logits)});
+  loss.saved.push_back({.name = "logits", .bytes = Bytes(KeptBytesOfLogit(training) * logits)});
   if (shape.tensor > 1) {
     // Vocabulary-parallel: max, sum and target logit, fp32, one number a token each.
     Operator& op = builder.Add("cross-entropy reduce", OperatorKind::kCollective);

@@ -100,7 +100,8 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
 }
 
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
-                                   std::span<const int> rank_of_stage, int copies) {
+                                   std::span<const int> rank_of_stage, int copies,
+                                   std::span<const int> stage_layers) {
   const std::vector<LayerKind> kinds = model.distinct_kinds();
   std::vector<int> kind_of_layer;
   for (const LayerRun& run : model.layers) {
@@ -114,7 +115,8 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
     ranks[r].layers.assign(kinds.size(), 0);
   }
   const std::size_t stages = rank_of_stage.size() / std::size_t(copies);
-  const std::vector<int> sizes = LayersPerChunk(model, pipeline, int(stages) / pipeline);
+  std::vector<int> sizes(stage_layers.begin(), stage_layers.end());
+  if (sizes.empty()) sizes = LayersPerChunk(model, pipeline, int(stages) / pipeline);
   auto next = kind_of_layer.begin();
   for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
     const std::size_t chunk = s % stages;

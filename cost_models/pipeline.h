@@ -65,9 +65,11 @@ std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, i
 // multi-token-prediction modules follow the last layer of the last chunk.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages);
 // The same where a schedule says which rank holds which stage, with `copies` of the model one after
-// the other: chunks of a rank in the order of their stages.
+// the other: chunks of a rank in the order of their stages.  `stage_layers` has the layers of each
+// stage of one copy; empty, LayersPerChunk says.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
-                                   std::span<const int> rank_of_stage, int copies);
+                                   std::span<const int> rank_of_stage, int copies,
+                                   std::span<const int> stage_layers = {});
 // The same with equal ranks merged, in order of their first.
 std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages);
 

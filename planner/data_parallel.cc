@@ -138,7 +138,12 @@ Seconds OptimizerTime(const RankParameters& parameters, int zero, const DataGrou
   const double stepped = zero >= 1 ? parameters.dense / double(groups.dense_shard) +
                                          parameters.expert / double(groups.expert_shard)
                                    : parameters.total();
-  return Bytes(stepped * calibration.optimizer_bytes_per_parameter) / gpu.hbm_bandwidth;
+  if (calibration.executed) {
+    return ExecutedOptimizerTime(parameters.total(), stepped, *calibration.executed, gpu) /
+           calibration.compute_speed;
+  }
+  return Bytes(stepped * calibration.optimizer_bytes_per_parameter) /
+         (calibration.compute_speed * gpu.hbm_bandwidth);
 }
 
 }  // namespace millwright

@@ -15,33 +15,36 @@ class PieceTimes {
   struct Piece {
     Seconds time;
     Stream stream;
+    Seconds slows;  // compute of the other pass
   };
   void AddForward(const LayerCost& layer, ModuleMask modules, bool all) {
     for (const OperatorCost& op : layer.operators) {
-      if (all || (op.modules & modules) != 0) Add(op.forward);
+      if (all || (op.modules & modules) != 0) Add(op.forward, op.sm_share);
     }
-    if (all) Add(layer.launch_wait.forward);
+    if (all) Add(layer.launch_wait.forward, 0);
   }
   void AddBackward(const LayerCost& layer) {
-    for (auto op = layer.operators.rbegin(); op != layer.operators.rend(); ++op) Add(op->backward);
-    Add(layer.launch_wait.backward);
+    for (auto op = layer.operators.rbegin(); op != layer.operators.rend(); ++op) {
+      Add(op->backward, op->sm_share);
+    }
+    Add(layer.launch_wait.backward, 0);
   }
   const std::vector<Piece>& pieces() const { return pieces_; }
 
  private:
-  void Add(const PassTime& time) {
-    Add(time.compute, kCompute);
-    Add(time.tensor, kTensor);
-    Add(time.context, kContext);
-    Add(time.expert, kExpert);
+  void Add(const PassTime& time, double sm_share) {
+    Add(time.compute, kCompute, 0);
+    Add(time.tensor, kTensor, sm_share);
+    Add(time.context, kContext, sm_share);
+    Add(time.expert, kExpert, sm_share);
   }
-  void Add(Seconds time, Stream stream) {
+  void Add(Seconds time, Stream stream, double sm_share) {
     if (time.value <= 0) return;
-    if (!pieces_.empty() && pieces_.back().stream == stream) {
-      pieces_.back().time += time;
-    } else {
-      pieces_.push_back({time, stream});
+    if (pieces_.empty() || pieces_.back().stream != stream) {
+      pieces_.push_back({.time{}, .stream = stream, .slows{}});
     }
+    pieces_.back().time += time;
+    pieces_.back().slows += sm_share * time;
   }
   std::vector<Piece> pieces_;
 };
@@ -61,6 +64,7 @@ Seconds TimeTogether(const PieceTimes& forward, const PieceTimes& backward, int 
     const PieceTimes::Piece& piece = pieces[at[pass]++ % pieces.size()];
     end[pass] = std::max(end[pass], free[piece.stream]) + piece.time;
     free[piece.stream] = end[pass];
+    free[PieceTimes::kCompute] += piece.slows;
   }
   return std::max(end[0], end[1]);
 }
@@ -78,6 +82,14 @@ void Hide(Seconds hidden, StepTime& time) {
   if (hidden.value <= 0) return;
   const double left = 1 - hidden / exchanged;
   for (TimeItem item : kExchanges) time[item] = left * time[item];
+}
+
+Calibration CalibrationOf(const TrainingConfig& training, const Cluster& cluster,
+                          const EndToEnd& end_to_end) {
+  Calibration calibration =
+      Adjusted(CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training);
+  calibration.compute_speed = cluster.config().slowest().compute;
+  return calibration;
 }
 
 }  // namespace
@@ -202,11 +214,14 @@ std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_
 
 Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
                      const Cluster& cluster, const EndToEnd& end_to_end)
+    : Estimator(model, training, cluster, CalibrationOf(training, cluster, end_to_end)) {}
+
+Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
+                     const Cluster& cluster, const Calibration& calibration)
     : model_(model),
       training_(training),
       cluster_(cluster),
-      calibration_(std::make_unique<Calibration>(Adjusted(
-          CalibrationFor(cluster.gpu()), end_to_end, cluster.gpu(), cluster.gpus(), training))),
+      calibration_(std::make_unique<Calibration>(calibration)),
       context_{.gpu = cluster.gpu(),
                .calibration = *calibration_,
                .training = training,
@@ -240,6 +255,15 @@ Seconds Estimator::TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) 
       .time;
 }
 
+Seconds Estimator::Transfer(const ShapeCosts& shape, const PathProfile& path) const {
+  const CollectiveCalibration& c = calibration_->collective;
+  const Seconds sent = CostOfCollective(CollectiveKind::kSendRecv, shape.sent, path, c).time;
+  if (shape.sent == shape.boundary) return sent;
+  return sent + CostOfCollective(CollectiveKind::kAllGather, shape.boundary,
+                                 Profile(1, shape.shape.tensor), c)
+                    .time;
+}
+
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
   return {.kind = plan.schedule,
           .pipeline = plan.pipeline,
@@ -247,9 +271,17 @@ ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches
           .virtual_stages = plan.virtual_stages};
 }
 
+int StagesPerCopy(const ParallelConfig& plan) {
+  return plan.pipeline * ChunksOfRank(ScheduleOf(plan, 1));
+}
+
+void DropOtherSplit(ParallelConfig& plan) {
+  if (int(plan.stage_layers.size()) != StagesPerCopy(plan)) plan.stage_layers.clear();
+}
+
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan) {
   return StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)),
-                  CopiesOfModel(plan.schedule));
+                  CopiesOfModel(plan.schedule), plan.stage_layers);
 }
 
 const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
@@ -335,6 +367,10 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
       double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
   costs.boundary = Bytes(kParameterWidth * tokens * double(model_.hidden_size) /
                          (shape.sequence_parallel ? shape.tensor : 1));
+  // Software of 2021 cuts what tensor ranks hold alike, and gathers it where it arrives
+  // (Megatron-LM's scatter_gather_tensors_in_pipeline; DeepSpeed's pipe_partitioned).
+  const bool scattered = Of2021(training_.framework) && !shape.sequence_parallel;
+  costs.sent = (scattered ? 1.0 / shape.tensor : 1.0) * costs.boundary;
   return costs;
 }
 
@@ -342,7 +378,6 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
                              const std::vector<StageContent>& stages, const ParallelConfig& plan)
     : estimator_(estimator), shape_(shape), zero_(plan.zero) {
   const TrainingConfig& training = estimator.training();
-  const Calibration& calibration = estimator.calibration();
   micro_batches_ =
       double(training.global_batch_size) / (double(plan.data) * double(plan.micro_batch_size));
   virtual_stages_ = plan.virtual_stages;
@@ -353,11 +388,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
   const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
 
   if (plan.pipeline > 1) {
-    const PathProfile& path = estimator.Profile(ranks_of_stage, plan.pipeline);
-    const Seconds transfer =
-        CostOfCollective(CollectiveKind::kSendRecv, shape.boundary, path, calibration.collective)
-            .time;
-    boundary_transfer_ = transfer;
+    boundary_transfer_ =
+        estimator.Transfer(shape, estimator.Profile(ranks_of_stage, plan.pipeline));
   }
 
   const DataGroups groups =
@@ -461,6 +493,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     parameters += double(content.layers[k]) * layer;
     if (content.layers[k] > 0 && layer.total() > largest.total()) largest = layer;
   }
+  const Bytes quantised = QuantisedWeights(parameters, training);
   const bool tied = estimator_.model().tied_embeddings || estimator_.model().mtp_num_layers > 0;
   if (content.embedding) outside += shape_.embedding_parameters;
   if (content.head) outside += shape_.head_parameters;
@@ -472,7 +505,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
 
   const ModelState state =
       StateOf(parameters, training, zero_, double(groups.dense_shard), double(groups.expert_shard));
-  stage.fixed[MemoryItem::kWeights] = state.weights;
+  stage.fixed[MemoryItem::kWeights] = state.weights + quantised;
   stage.fixed[MemoryItem::kGradients] = state.gradients;
   // Ranks that hold the same stages in two copies of the model share what the optimizer keeps.
   stage.fixed[MemoryItem::kOptimizer] = state.optimizer / copies_;
@@ -774,6 +807,14 @@ QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
   const Ranks ranks =
       OverRanks<Ask::kTimeAndMemory>(recompute, [](std::size_t, const StageCost&) {});
   return {.step = MakespanOf(ranks).total + ranks.data + optimizer_, .peak = ranks.peak};
+}
+
+std::vector<RankCost> PipelineTerms::CostOfRanks(const RecomputeTerms& recompute) const {
+  std::vector<RankCost> costs;
+  OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t, const StageCost& cost) {
+    costs.push_back({.time = cost.total(), .peak = cost.peak});
+  });
+  return costs;
 }
 
 Bytes PipelineTerms::FloorPeak() const {

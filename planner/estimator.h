@@ -9,8 +9,6 @@
 // equal stages with nothing contending; for uneven ones the simulator is the measure:
 // tests/planner/cross_check_test.cc states how close they are.
 //
-// Limit: what an overlapped pair (DualPipe) hides takes nothing from the compute that hides it.
-//
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
 // tens of nanoseconds per recompute choice.  Tests hold that both give the same numbers.
@@ -103,8 +101,9 @@ struct ShapeCosts {
   Seconds head_weight, head_split_more;  // as of a TreatedLayer
   Bytes head_waiting;                    // a micro-batch whose weight gradient waits keeps this
   Bytes boundary;                        // what one micro-batch passes from stage to stage
-  Bytes least_layer;        // alive while the costliest kind is in backward, whatever is recomputed
-  Seconds work;             // all layers, embedding and head, forward and backward
+  Bytes sent;         //   and what of it a rank sends: less where tensor ranks cut it among them
+  Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
+  Seconds work;       // all layers, embedding and head, forward and backward
   Seconds overlapped_work;  //   at least this, where communication may run under all compute
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
@@ -120,6 +119,10 @@ class PipelineTerms;
 
 // The schedule that `plan` names.
 ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+// Stages of one copy of the model.
+int StagesPerCopy(const ParallelConfig& plan);
+// Forgets a split of the layers into another number of stages than the plan has.
+void DropOtherSplit(ParallelConfig& plan);
 // What each of its pipeline ranks holds.
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan);
 
@@ -127,6 +130,9 @@ class Estimator {
  public:
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
             const EndToEnd& end_to_end = ShippedEndToEnd());
+  // By a calibration that whole steps add nothing to.
+  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+            const Calibration& calibration);
 
   // The plan must have passed CheckPlan.
   Estimate Itemise(const ParallelConfig& plan) const;
@@ -144,6 +150,8 @@ class Estimator {
   Seconds scalar_sum() const { return scalar_sum_; }
   // Of the gradient of a tied embedding, between first and last stage.
   Seconds TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const;
+  // Of a micro-batch to the next stage, whose ranks are `path` apart.
+  Seconds Transfer(const ShapeCosts& shape, const PathProfile& path) const;
   // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
   const ScheduleForms* Forms(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
@@ -164,6 +172,12 @@ class Estimator {
 // What a choice of recomputation costs, without items.
 struct QuickCost {
   Seconds step;
+  Bytes peak;
+};
+
+// What a rank does of one micro-batch, all of its passes, and what it holds at most.
+struct RankCost {
+  Seconds time;
   Bytes peak;
 };
 
@@ -195,6 +209,7 @@ class PipelineTerms {
 
   Seconds Step(const RecomputeTerms& recompute) const;
   QuickCost Cost(const RecomputeTerms& recompute) const;
+  std::vector<RankCost> CostOfRanks(const RecomputeTerms& recompute) const;  // of each stage given
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
   // No choice of recomputation needs less, and of it the largest item of the fullest stage.

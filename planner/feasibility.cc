@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "sim/schedule.h"
 
@@ -321,6 +322,24 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
   return {};
 }
 
+Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
+  const std::vector<int>& layers = plan.stage_layers;
+  if (layers.empty()) return {};
+  const int stages = plan.pipeline * ChunksOfRank({.kind = plan.schedule,
+                                                   .pipeline = plan.pipeline,
+                                                   .virtual_stages = plan.virtual_stages});
+  if (int(layers.size()) != stages) {
+    return Reject(RejectionReason::kLayers, "layers of {} stages are given, and the plan has {}",
+                  layers.size(), stages);
+  }
+  const std::int64_t sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
+  if (sum != model.num_layers) {
+    return Reject(RejectionReason::kLayers,
+                  "the stages hold {} layers in all, and the model has {}", sum, model.num_layers);
+  }
+  return {};
+}
+
 Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, const GpuSpec& gpu,
                   std::int64_t cluster_gpus, const ParallelConfig& plan) {
   if (plan.gpus() != double(cluster_gpus)) {
@@ -336,6 +355,7 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
         CheckExpert(model, plan.expert, plan.expert_tensor),
         CheckExpertRanks(ranks_of_stage, plan.expert, plan.expert_tensor),
         CheckPipeline(model, plan.pipeline, plan.virtual_stages, plan.schedule),
+        CheckStageLayers(model, plan),
         CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline,
                    plan.schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1),
         CheckSchedule(model, training, plan),

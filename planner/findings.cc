@@ -12,7 +12,7 @@ auto Degrees(const ParallelConfig& p) {
   return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
                     p.recompute.full_layers, p.recompute.modules, p.zero, p.zero_shard, p.tensor,
                     p.sequence_parallel, p.context, p.context_kind, p.pipeline, p.virtual_stages,
-                    p.expert, p.expert_tensor, p.micro_batch_size);
+                    p.expert, p.expert_tensor, p.micro_batch_size, p.stage_layers);
 }
 
 }  // namespace
@@ -129,10 +129,14 @@ std::optional<RankedPlan> Findings::NearestMiss() const {
 }
 
 void Merge(Findings& into, const Findings& from) {
-  for (const auto& [key, plan] : from.best) {
-    std::optional<RankedPlan>& slot = into.best[key];
-    if (plan && (!slot || Better(into.objective, *plan, *slot))) slot = plan;
-  }
+  const auto best = [&](auto& all, const auto& more) {
+    for (const auto& [key, plan] : more) {
+      std::optional<RankedPlan>& slot = all[key];
+      if (plan && (!slot || Better(into.objective, *plan, *slot))) slot = plan;
+    }
+  };
+  best(into.best, from.best);
+  best(into.near, from.near);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (std::size_t i = 0; i < kBounds; ++i) into.ruled_out[i] += from.ruled_out[i];

@@ -81,6 +81,7 @@ LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
 struct Findings {
   Objective objective = Objective::kThroughput;
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
+  std::map<LayoutKey, std::optional<RankedPlan>> near;  //   and the best that nearly does
   ParetoFront pareto;
   std::int64_t searched = 0;                      // costed, whether they fit or not
   std::array<std::int64_t, kBounds> ruled_out{};  // candidates

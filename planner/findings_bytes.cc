@@ -65,6 +65,10 @@ void Fields(Io& io, Plan& ranked) {
   io(modules);
   if constexpr (Io::kReads) p.recompute.modules.resize(modules);
   for (auto& module : p.recompute.modules) io(module);
+  std::size_t stages = p.stage_layers.size();
+  io(stages);
+  if constexpr (Io::kReads) p.stage_layers.resize(stages);
+  for (auto& layers : p.stage_layers) io(layers);
 }
 
 template <class Io, class Optional>
@@ -81,10 +85,12 @@ void MaybeFields(Io& io, Optional& plan) {
 
 std::string BytesOf(const Findings& findings) {
   Writer io;
-  io(findings.best.size());
-  for (const auto& [key, plan] : findings.best) {
-    io(key);
-    MaybeFields(io, plan);
+  for (const auto* plans : {&findings.best, &findings.near}) {
+    io(plans->size());
+    for (const auto& [key, plan] : *plans) {
+      io(key);
+      MaybeFields(io, plan);
+    }
   }
   io(findings.pareto.plans().size());
   for (const RankedPlan& plan : findings.pareto.plans()) Fields(io, plan);
@@ -102,11 +108,13 @@ Findings FindingsOf(std::string_view bytes) {
   Reader io(bytes);
   Findings findings;
   std::size_t count = 0;
-  io(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    LayoutKey key{};
-    io(key);
-    MaybeFields(io, findings.best[key]);
+  for (auto* plans : {&findings.best, &findings.near}) {
+    io(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      LayoutKey key{};
+      io(key);
+      MaybeFields(io, (*plans)[key]);
+    }
   }
   io(count);
   for (std::size_t i = 0; i < count; ++i) {

@@ -140,6 +140,17 @@ Seconds FullReport::mean() const {
 FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& plan,
                              const FullAsked& asked, SimulatedStep& step) {
   const Cluster& cluster = estimator.cluster();
+  if (!cluster.config().unlike_nodes.empty()) {
+    // Prices of sound nodes, of which some are slow.
+    ClusterConfig config = cluster.config();
+    config.unlike_nodes.clear();
+    const Cluster sound(config);
+    const Estimator of_sound(estimator.model(), estimator.training(), sound);
+    FullAsked disturbed = asked;
+    Disturb(cluster.config().unlike_nodes, sound, &disturbed.options.disturbance);
+    step = SimulateStep(of_sound, plan, StepSpecOf(of_sound, plan, step.spec.schedule));
+    return SimulateEveryRank(of_sound, plan, disturbed, step);
+  }
   const int pipeline = step.graph.ranks();
   FullReport report{.options = asked.options, .folded = step.timeline.makespan};
   report.options.plane = cluster.gpus() / pipeline;

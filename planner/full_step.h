@@ -54,8 +54,9 @@ struct FullReport {
 };
 
 // Runs every rank of a step that has been simulated folded, and puts what the members of one place
-// in their planes did into its timeline, ranks and peaks.  ConfigError where it would not go into
-// memory.
+// in their planes did into its timeline, ranks and peaks.  Of a cluster with unlike nodes each is
+// as it is, and the folded step, which `step` then is, of sound ones.  ConfigError where it would
+// not go into memory.
 FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& plan,
                              const FullAsked& asked, SimulatedStep& step);
 

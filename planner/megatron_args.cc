@@ -682,6 +682,21 @@ class Interpreter {
     }
   }
 
+  // Whether BF16 weights stay beside quantised ones.
+  bool KeepsBf16Weights(Precision precision) const {
+    switch (precision) {
+      case Precision::kFp16:
+      case Precision::kBf16:
+        return false;
+      case Precision::kFp8:
+      case Precision::kMxfp8:
+        return !Has("--fp8-param-gather");
+      case Precision::kNvfp4:
+        return !Has("--fp4-param-gather");
+    }
+    return false;
+  }
+
   void Precisions() {
     TrainingConfig& t = run_.job.training;
     Contradict("--bf16", "--fp16");
@@ -706,6 +721,7 @@ class Interpreter {
       Choice("--fp4-format", {"e2m1"});
       t.precision = Precision::kNvfp4;
     }
+    t.bf16_weights = KeepsBf16Weights(t.precision);
     const bool bf16_main = Choice("--main-grads-dtype", {"fp32", "bf16"}) == "bf16";
     Contradict("--grad-reduce-in-bf16", "--accumulate-allreduce-grads-in-fp32");
     if (fp16) {
@@ -776,24 +792,11 @@ class Interpreter {
     run_.job.training.overlap_p2p = !Has("--no-overlap-p2p-communication");
     const std::vector<int> chunks = Chunks(p);
     p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-    if (chunks.empty() || mistakes_.count() > 0 || !reading_.model) return;
-    const std::vector<int> ours = LayersPerChunk(run_.job.model, p.pipeline, p.virtual_stages);
-    if (chunks != ours) {
-      Warn(0, "",
-           fmt::format("stages hold {} layers, and are costed with {}", Runs(chunks), Runs(ours)));
-    }
-  }
-
-  // "7, 14 x 8, 7".
-  static std::string Runs(const std::vector<int>& counts) {
-    std::string text;
-    for (std::size_t i = 0, end = 0; i < counts.size(); i = end) {
-      while (end < counts.size() && counts[end] == counts[i]) ++end;
-      if (!text.empty()) text += ", ";
-      text +=
-          end - i > 1 ? fmt::format("{} x {}", end - i, counts[i]) : fmt::format("{}", counts[i]);
-    }
-    return text;
+    if (chunks.empty() || mistakes_.count() > 0) return;
+    const std::vector<int> ours = reading_.model
+                                      ? LayersPerChunk(run_.job.model, p.pipeline, p.virtual_stages)
+                                      : std::vector<int>(chunks.size(), chunks.front());
+    if (chunks != ours) p.stage_layers = chunks;
   }
 
   // Layers of each chunk in the order of a micro-batch; empty where the model is not known.
@@ -884,6 +887,9 @@ class Interpreter {
       chunks.push_back(stage.layers);
       layers += stage.layers;
       mtp += stage.mtp_layers;
+    }
+    if (mtp > 0 && stages.back().mtp_layers != mtp) {
+      Warn(kOption, "multi-token-prediction modules are costed on the last stage");
     }
     const ModelConfig& m = run_.job.model;
     if (reading_.model && layers != m.num_layers) {
@@ -1008,6 +1014,7 @@ class Interpreter {
     const std::string backend =
         Choice("--attention-backend", {"flash", "fused", "unfused", "local", "auto"});
     t.flash_attention = backend != "unfused" && backend != "local";
+    t.fp8_activation_store = Has("--activation-func-fp8-input-store");
     t.fused_cross_entropy = Has("--cross-entropy-loss-fusion");
     Set(t.offloaded_layers, "--cpu-offloading-num-layers", {0, kMostLayers});
 

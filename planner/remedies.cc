@@ -41,6 +41,9 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   try_training(!training.fused_swiglu && model.gated_linear_unit,
                "the SwiGLU product recomputed (--fused-swiglu)",
                [](TrainingConfig& t) { t.fused_swiglu = true; });
+  try_training(!training.fp8_activation_store,
+               "the MLP activation's input kept in FP8 (--fp8-activation-store)",
+               [](TrainingConfig& t) { t.fp8_activation_store = true; });
   try_training(!training.fused_cross_entropy, "fused cross-entropy (--fused-cross-entropy)",
                [](TrainingConfig& t) { t.fused_cross_entropy = true; });
 

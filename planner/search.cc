@@ -14,6 +14,7 @@
 
 #include "cost_models/operators.h"
 #include "planner/findings_bytes.h"
+#include "planner/layer_split.h"
 #include "planner/parallel_work.h"
 #include "planner/search_worker.h"
 
@@ -176,6 +177,38 @@ Findings PlansOf(Findings findings) {
   return findings;
 }
 
+// Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
+// that nearly fit.
+void SplitLayers(const Space& space, const Estimators& estimators, int top, Findings& all) {
+  std::vector<RankedPlan> candidates = BestOfLayouts(all, top, false);
+  const bool enough = int(candidates.size()) == top;
+  const Seconds limit =
+      enough ? candidates.back().step : std::max(space.table_limit, space.front_limit);
+  std::vector<RankedPlan> near;
+  for (const auto& [key, plan] : all.near) {
+    const std::optional<RankedPlan>& fits = all.best[key];
+    if (plan && plan->step <= limit && (!fits || plan->step < fits->step)) near.push_back(*plan);
+  }
+  std::sort(near.begin(), near.end(), Before);
+  if (int(near.size()) > top) near.resize(std::size_t(top));
+  candidates.insert(candidates.end(), near.begin(), near.end());
+
+  std::vector<std::optional<Estimate>> split(candidates.size());
+  ForEachInParallel(candidates.size(), int(estimators.size()),
+                    [&](int thread, std::size_t i) {
+                      split[i] = BestSplit(estimators[std::size_t(thread)], candidates[i].plan,
+                                           space.memory_limit);
+                    },
+                    {});
+  for (const std::optional<Estimate>& estimate : split) {
+    if (!estimate) continue;
+    const RankedPlan plan{estimate->plan, estimate->step, estimate->peak};
+    std::optional<RankedPlan>& best = all.best[KeyOf(plan.plan, space.training)];
+    if (!best || Before(plan, *best)) best = plan;
+    all.pareto.Add(plan);
+  }
+}
+
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
 // plans is promised as well as that of all.
 void SetLimits(Space& space, const Findings& coarse, int top) {
@@ -256,14 +289,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
       Visit(space, order, ideal, estimators, options.part, {options.deadline, options.progress});
   Merge(all, visited.findings);
 
-  result.searched = all.searched;
-  result.rejected = all.rejected;
-  result.out_of_memory = all.out_of_memory;
-  for (OutOfMemory& item : result.out_of_memory) {
-    if (item.nearest) item.stage = estimators.front().Itemise(item.nearest->plan).peak_stage;
-  }
-  result.plans = BestOfLayouts(all, options.top, false);
-  result.in_framework = BestOfLayouts(all, options.top, true);
+  // Of the candidates, whose layers are as even as can be.
   Certificate& certificate = result.certificate;
   certificate.costed = all.searched;
   certificate.ruled_out = all.ruled_out;
@@ -274,13 +300,29 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     certificate.unvisited = certificate.space - seen;
   }
   certificate.best_bound = visited.least_open;
+  if (!all.pareto.plans().empty()) {
+    const Seconds best = all.pareto.plans().front().step;
+    certificate.best_bound = std::min(certificate.best_bound, best);
+    certificate.gap = best / certificate.best_bound - 1;
+  }
+  const bool late = options.deadline && Clock::now() >= *options.deadline;
+  if (options.split_layers && options.objective != Objective::kMemory && !late) {
+    SplitLayers(space, estimators, options.top, all);
+  }
+
+  result.searched = all.searched;
+  result.rejected = all.rejected;
+  result.out_of_memory = all.out_of_memory;
+  for (OutOfMemory& item : result.out_of_memory) {
+    if (item.nearest) item.stage = estimators.front().Itemise(item.nearest->plan).peak_stage;
+  }
+  result.plans = BestOfLayouts(all, options.top, false);
+  result.in_framework = BestOfLayouts(all, options.top, true);
   if (result.plans.empty()) {
     result.nearest_miss = all.NearestMiss();
     return result;
   }
   const Seconds fastest = all.pareto.plans().front().step;
-  certificate.best_bound = std::min(certificate.best_bound, fastest);
-  certificate.gap = fastest / certificate.best_bound - 1;
   const Bytes apart = 0.01 * cluster.gpu().hbm_capacity;
   for (const RankedPlan& plan : all.pareto.plans()) {
     if (plan.step > kParetoSpan * fastest) break;

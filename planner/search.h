@@ -11,6 +11,10 @@
 // to 7% from the simulation, of how much of their communication in every pass is hidden
 // (tests/planner).
 //
+// Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,
+// and of plans that are faster and next to fitting, are divided anew (planner/layer_split).  That
+// changes no count.
+//
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  What need not be costed is ruled out by a bound (findings.h) that changes
 // neither the table nor the front: a coarse search of a fixed part of the space comes first, and a
@@ -48,6 +52,7 @@ struct SearchOptions {
   int top = 10;
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
   int threads = 0;              // 0: one a core
+  bool split_layers = true;     // divide the layers of the best anew (planner/layer_split)
   PlanFilter filter;
   // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
   // work alone takes least.

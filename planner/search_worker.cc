@@ -6,6 +6,9 @@
 namespace millwright {
 namespace {
 
+// A plan this much too large may fit with its layers divided otherwise.
+constexpr double kNearlyFits = 1.25;
+
 const Recompute kFirstLayer{
     .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
 
@@ -208,7 +211,9 @@ void SearchWorker::ForEachChoice(const PipelineLayout& layout, const Act& act) c
 
 void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layout,
                                const ParallelConfig& plan) {
-  best_ = &findings_.best[KeyOf(plan, space_.training)];
+  const LayoutKey key = KeyOf(plan, space_.training);
+  best_ = &findings_.best[key];
+  near_ = &findings_.near[key];
   const RecomputeTerms least{.treated = least_, .rest = {}, .leading = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(terms, layout, plan);
@@ -264,17 +269,21 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     r.plan.recompute = recompute;
     return r;
   };
+  const auto keep_better = [&](std::optional<RankedPlan>& slot) {
+    const bool smaller = space_.objective == Objective::kMemory;
+    if (!slot || (smaller ? cost.peak < slot->peak : cost.step < slot->step) ||
+        ((smaller ? cost.peak == slot->peak : cost.step == slot->step) &&
+         Better(space_.objective, ranked(), *slot))) {
+      slot = ranked();
+    }
+  };
   if (cost.peak > space_.memory_limit) {
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
+    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit) keep_better(*near_);
     return;
   }
-  const bool smaller = space_.objective == Objective::kMemory;
-  if (!*best_ || (smaller ? cost.peak < (*best_)->peak : cost.step < (*best_)->step) ||
-      ((smaller ? cost.peak == (*best_)->peak : cost.step == (*best_)->step) &&
-       Better(space_.objective, ranked(), **best_))) {
-    *best_ = ranked();
-  }
+  keep_better(*best_);
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
 }
 

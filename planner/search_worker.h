@@ -58,6 +58,7 @@ class SearchWorker {
   bool paired_ = false;                        // these have their pairs
   std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
   std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
+  std::optional<RankedPlan>* near_ = nullptr;
 };
 
 }  // namespace millwright

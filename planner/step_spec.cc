@@ -50,7 +50,9 @@ class PieceList {
     }
     Add({.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
   }
-  void Collective(const Operator& op, Seconds duration, const Communication& communication) {
+  // `sm_share`: taken from what another pass computes beside it.
+  void Collective(const Operator& op, Seconds duration, const Communication& communication,
+                  double sm_share = 0) {
     if (duration.value <= 0) return;
     // Between dispatch and combine, or the other way round, there is nothing but experts.
     const bool exchange = op.group == GroupKind::kExpert;
@@ -60,16 +62,17 @@ class PieceList {
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
          .routed = exchange,
+         .sm_share = sm_share,
          .communication = communication});
   }
-  // A collective, and compute that starts with it; what comes next waits for both.
+  // A collective, and compute that starts with it and is slowed; what comes next waits for both.
   void Beside(const Operator& op, Seconds duration, const Communication& communication,
-              const char* label, Seconds compute) {
+              double sm_share, const char* label, Seconds compute) {
     MILLWRIGHT_CHECK(duration.value > 0 && compute.value > 0);
     const After begin = after_;
     Collective(op, duration, communication);
     Next(Back(begin, 1));
-    Compute(label, compute);
+    Compute(label, compute + SlowedBeside(compute, duration, sm_share));
     Next({1, 2});
   }
   // What the next piece waits for: so far back.  It is one of its own.
@@ -143,7 +146,7 @@ class PassBuilder {
         const double steps = ring->repeats + 1;
         const Seconds attention = costs_[i].forward.compute;
         list.Compute("forward", attention / steps);
-        Beside(list, *ring, costs_[next].forward, true, "attention",
+        Beside(list, *ring, costs_[next].forward, true, costs_[next].sm_share, "attention",
                attention * (ring->repeats / steps));
         ++i;
         continue;
@@ -183,7 +186,7 @@ class PassBuilder {
         const double steps = op.repeats + 1;
         const Seconds compute = costs_[attention].backward.compute;
         list.Compute("backward", compute / steps);
-        Beside(list, op, costs_[i].backward, false, "attention backward",
+        Beside(list, op, costs_[i].backward, false, costs_[i].sm_share, "attention backward",
                compute * (op.repeats / steps));
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
@@ -240,10 +243,13 @@ class PassBuilder {
     if (collective && !overlap.gathers && !chunked) {
       Add(list, *collective, costs_[IndexOf(*collective)].backward, false);
     }
-    if (chunked) {
+    if (regather && both && context_.calibration.executed) {
+      Add(list, *regather, costs_[IndexOf(*regather)].backward, false);
+      list.Compute("backward", input);
+    } else if (chunked) {
       Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward");
     } else if (regather && both) {
-      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, "backward", input);
+      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, 0, "backward", input);
     } else {
       list.Compute("backward", input);
     }
@@ -298,11 +304,13 @@ class PassBuilder {
   }
 
   void Beside(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
-              const char* label, Seconds compute) const {
-    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), label, compute);
+              double sm_share, const char* label, Seconds compute) const {
+    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), sm_share, label, compute);
   }
   void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward) const {
-    list.Collective(op, TimeOf(pass), CommunicationOf(op, forward));
+    const std::size_t i = IndexOf(op);
+    const bool own = op.hidden_under >= 0 || overlaps_[i].gemm >= 0;
+    list.Collective(op, TimeOf(pass), CommunicationOf(op, forward), own ? 0 : costs_[i].sm_share);
   }
   static Seconds TimeOf(const PassTime& pass) { return pass.tensor + pass.context + pass.expert; }
 
@@ -445,16 +453,22 @@ class DataShares {
 
 // Of each stage, the kinds of its layers in order.
 std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
-                                            const PipelineSchedule& schedule) {
-  const int pipeline = schedule.pipeline, stages = schedule.stages_per_direction();
-  const std::vector<StageContent> content = StagesOf(model, pipeline, stages / pipeline);
+                                            const PipelineSchedule& schedule,
+                                            std::span<const int> stage_layers) {
+  std::vector<std::size_t> next(std::size_t(schedule.pipeline));  // of each rank's chunks
+  const std::vector<StageContent> content =
+      StagesOf(model, schedule.pipeline, schedule.rank_of_stage, schedule.directions, stage_layers);
   std::vector<std::vector<int>> kinds;
-  for (int s = 0; s < schedule.stages(); ++s) {
-    const int in_direction = s % stages;
-    kinds.push_back(
-        content[std::size_t(in_direction % pipeline)].chunks[std::size_t(in_direction / pipeline)]);
+  for (const int rank : schedule.rank_of_stage) {
+    kinds.push_back(content[std::size_t(rank)].chunks[next[std::size_t(rank)]++]);
   }
   return kinds;
+}
+
+// The plan's own split of the layers, where it is one into the stages of this schedule.
+std::span<const int> SplitFor(const ParallelConfig& plan, const PipelineSchedule& schedule) {
+  const bool same = int(plan.stage_layers.size()) == schedule.stages_per_direction();
+  return same ? std::span(plan.stage_layers) : std::span<const int>();
 }
 
 // What ranks that hold the same weights sum once a step, and the loss.
@@ -522,12 +536,27 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
   }
 }
 
+// Prices are of the slowest node of all; a pipeline rank goes as fast as the slowest of its own.
+std::vector<double> ComputeTimes(const ClusterConfig& cluster, int pipeline) {
+  std::vector<double> times;
+  const double slowest = cluster.slowest().compute;
+  if (slowest == 1) return times;
+  const std::int64_t plane = cluster.gpus() / pipeline;
+  for (int rank = 0; rank < pipeline; ++rank) {
+    const int first = int(rank * plane / cluster.gpus_per_node);
+    const int last = int(((rank + 1) * plane - 1) / cluster.gpus_per_node);
+    times.push_back(slowest / SlowestOf(cluster.unlike_nodes, first, last).compute);
+  }
+  return times;
+}
+
 }  // namespace
 
 std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelConfig& plan,
                                      const PipelineSchedule& schedule) {
   const std::vector<StageContent> ranks =
-      StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions);
+      StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions,
+               SplitFor(plan, schedule));
   const std::vector<StageContent> distinct = DistinctStages(ranks);
   ParallelConfig held = plan;
   held.virtual_stages = int(ranks[0].chunks.size());
@@ -630,7 +659,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.
-  const std::vector<std::vector<int>> kinds_of_stage = KindsOfStages(model, spec.schedule);
+  const std::vector<std::vector<int>> kinds_of_stage =
+      KindsOfStages(model, spec.schedule, SplitFor(plan, spec.schedule));
   for (const std::vector<int>& of_stage : kinds_of_stage) {
     std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -639,13 +669,10 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   }
 
   if (plan.pipeline > 1) {
-    spec.transfer =
-        CostOfCollective(CollectiveKind::kSendRecv, costs.boundary,
-                         estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data,
-                                           plan.pipeline),
-                         calibration.collective)
-            .time;
-    spec.transfer_payload = costs.boundary;
+    spec.transfer = estimator.Transfer(
+        costs,
+        estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline));
+    spec.transfer_payload = costs.sent;
   }
 
   // Data parallelism, at the rate of the first rank's dense parameters.
@@ -690,6 +717,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                                                     estimator.cluster().gpu(),
                                                                     calibration));
   }
+  spec.compute_time = ComputeTimes(estimator.cluster().config(), plan.pipeline);
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));

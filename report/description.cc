@@ -303,6 +303,12 @@ std::string ClusterText(const Cluster& cluster, const Style& style) {
            style) +
       '\n';
   if (!c.source.empty()) text += Wrapped("Source: " + c.source, style.width, 0) + '\n';
+  if (!c.unlike_nodes.empty()) {
+    text +=
+        Wrapped("Unlike: " + TextOf(c.unlike_nodes) + "; all below is of nodes as slow as these",
+                style.width, 0) +
+        '\n';
+  }
 
   TextTable graph;
   graph.Column("The graph", Align::kLeft);

@@ -38,6 +38,7 @@ std::string ChoicesText(const TrainingConfig& t) {
   };
   note(!t.flash_attention, "no FlashAttention");
   note(t.fused_swiglu, "fused SwiGLU");
+  note(t.fp8_activation_store, "FP8 activation store");
   note(t.fused_cross_entropy, "fused cross-entropy");
   note(t.tp_comm_overlap, "TP overlap");
   note(!t.cp_comm_overlap, "ring exchange not overlapped");
@@ -64,22 +65,9 @@ std::vector<int> LayersPerStage(const ModelConfig& model, const ParallelConfig& 
 }
 
 std::string LayersText(const std::vector<int>& layers) {
-  struct Run {
-    int count, layers;
-  };
-  std::vector<Run> runs;
-  for (int of_stage : layers) {
-    if (runs.empty() || runs.back().layers != of_stage) runs.push_back({0, of_stage});
-    ++runs.back().count;
-  }
-  if (runs.size() == 1) return std::to_string(runs.front().layers);
-  std::string text;
-  for (const Run& run : runs) {
-    text += text.empty() ? "" : ", ";
-    text +=
-        run.count == 1 ? std::to_string(run.layers) : fmt::format("{} x {}", run.count, run.layers);
-  }
-  return text + " (uneven)";
+  const bool even = std::all_of(layers.begin(), layers.end(),
+                                [&](int of_stage) { return of_stage == layers.front(); });
+  return even ? std::to_string(layers.front()) : RunsOf(layers) + " (uneven)";
 }
 
 std::string_view Label(TimeItem item) {
@@ -95,6 +83,7 @@ std::string BriefName(const ParallelConfig& p) {
   }
   name += fmt::format(" pp{}", p.pipeline);
   if (p.virtual_stages > 1) name += fmt::format(" vpp{}", p.virtual_stages);
+  if (!p.stage_layers.empty()) name += fmt::format(" layers({})", RunsOf(p.stage_layers));
   if (!FollowsFromStages(p.schedule)) name += fmt::format(" {}", NameOf(p.schedule));
   name += fmt::format(" dp{}", p.data);
   if (p.expert > 1) name += fmt::format(" ep{}", p.expert);
@@ -248,6 +237,11 @@ std::string TimeText(const Estimate& e, const Style& style) {
     const double share = e.time[item] / e.step;
     table.Row({std::string("  ").append(Label(item)), PerStep(e.time[item]), Percent(share),
                Bar(share, BarColumns(style))});
+    if (item == TimeItem::kCompute) {
+      // What a perfect machine would take for the whole step.
+      table.Row({"    of it the model's FLOPs at the peak", PerStep(e.mfu * e.step), Percent(e.mfu),
+                 Bar(e.mfu, BarColumns(style))});
+    }
   }
   return table.Text(style);
 }

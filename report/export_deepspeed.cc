@@ -39,7 +39,9 @@ void CannotModelParallelism(const Job& job, ExportNotes& notes) {
   cannot(p.expert > 1 || p.expert_tensor > 1, "parallel.expert_parallel",
          fmt::format("ep {} and etp {} are how the program places experts", p.expert,
                      p.expert_tensor));
+  cannot(t.bf16_weights, "training.bf16_weights", "products below 16 bits are the program's own");
   cannot(t.fused_swiglu, "training.fused_swiglu", "it is the program's own");
+  cannot(t.fp8_activation_store, "training.fp8_activation_store", "it is the program's own");
   cannot(t.fused_cross_entropy, "training.fused_cross_entropy", "it is the program's own");
   cannot(!t.flash_attention, "training.flash_attention", "it is the program's own");
   cannot(t.flash_kernel != standard.flash_kernel, "training.flash_kernel",

@@ -66,6 +66,8 @@ constexpr BridgeKey kBridgeKeys[] = {
     {"--fp8-recipe", ""},
     {"--fp4-format", ""},
     {"--fp4-recipe", ""},
+    {"--fp8-param-gather", ""},
+    {"--fp4-param-gather", ""},
     {"--grad-reduce-in-bf16", ""},
     {"--accumulate-allreduce-grads-in-fp32", ""},
     {"--no-check-for-nan-in-loss-and-grad", ""},

@@ -66,7 +66,11 @@ Hosts HostsOf(const ClusterConfig& cluster) {
 ChunkLayers ChunkLayersOf(const ModelConfig& model, const ParallelConfig& plan) {
   const ScheduleChoice choice{
       .kind = plan.schedule, .pipeline = plan.pipeline, .virtual_stages = plan.virtual_stages};
-  ChunkLayers chunks{.layers = LayersPerChunk(model, plan.pipeline, ChunksOfRank(choice))};
+  const int stages = plan.pipeline * ChunksOfRank(choice);
+  ChunkLayers chunks{.layers = plan.stage_layers};
+  if (int(chunks.layers.size()) != stages) {
+    chunks.layers = LayersPerChunk(model, plan.pipeline, stages / plan.pipeline);
+  }
   chunks.even = std::all_of(chunks.layers.begin(), chunks.layers.end(),
                             [&](int n) { return n == chunks.layers.front(); });
   return chunks;

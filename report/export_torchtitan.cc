@@ -166,7 +166,9 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
   cannot(!t.flash_attention, "training.flash_attention", "attention is fused where it can be");
   cannot(t.flash_kernel != standard.flash_kernel, "training.flash_kernel",
          "which attention kernel runs is what is installed");
+  cannot(t.bf16_weights, "training.bf16_weights", "weights are sharded in fp32");
   cannot(t.fused_swiglu, "training.fused_swiglu", "torch.compile decides what is kept");
+  cannot(t.fp8_activation_store, "training.fp8_activation_store", "it is kept as computed");
   cannot(t.fused_cross_entropy, "training.fused_cross_entropy", "the loss keeps fp32 logits");
   cannot(t.offloaded_layers > 0, "training.offloaded_layers", "activations are not offloaded");
   cannot(t.moe_imbalance != 1, "training.moe_imbalance", "it is a property of the data");

@@ -8,6 +8,7 @@
 #include "cost_models/calibration.h"
 #include "cost_models/interval.h"
 #include "report/estimate_text.h"
+#include "report/executed_report.h"
 #include "report/plan_text.h"
 
 namespace millwright {
@@ -39,7 +40,8 @@ Json ToJson(const ParallelConfig& p) {
           {"zero", p.zero},
           {"zero_shard", p.zero_shard},
           {"recompute", ShortName(p.recompute)},
-          {"schedule", std::string(NameOf(p.schedule))}};
+          {"schedule", std::string(NameOf(p.schedule))},
+          {"stage_layers", p.stage_layers}};
 }
 
 // A plan that can run.
@@ -517,19 +519,9 @@ std::string RunJson(const RunAnswer& answer) {
         {{"rank", one.rank}, {"operators_s", one.busy.value}, {"step_s", one.step.value}});
   }
   for (Seconds step : outcome.seconds) step_times.push_back(step.value);
-  Json operators = Json::array();
-  for (const OperatorTime& time : outcome.operators) {
-    Json one = {{"operator", time.name},
-                {"forward_runs", time.forward_runs},
-                {"forward_s", time.forward.value},
-                {"backward_runs", time.backward_runs},
-                {"backward_s", time.backward.value}};
-    for (const PredictedOperator& predicted : answer.predicted) {
-      if (predicted.name != time.name) continue;
-      one["predicted_forward_s"] = predicted.forward.value;
-      one["predicted_backward_s"] = predicted.backward.value;
-    }
-    operators.push_back(std::move(one));
+  Json timing{{"step_s", std::move(step_times)}, {"ranks", std::move(rank_times)}};
+  if (answer.compared) {
+    timing["simulated"] = Json::parse(ExecutedComparisonJson(*answer.compared));
   }
   return Dump({{"verified", answer.options.verify},
                {"holds", outcome.holds()},
@@ -542,10 +534,7 @@ std::string RunJson(const RunAnswer& answer) {
                {"warnings", answer.warnings},
                {"question", QuestionJson(answer.job)},
                {"plan", ToJson(answer.job.parallel)},
-               {"timing",
-                {{"step_s", std::move(step_times)},
-                 {"ranks", std::move(rank_times)},
-                 {"operators", std::move(operators)}}}});
+               {"timing", std::move(timing)}});
 }
 
 std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison) {

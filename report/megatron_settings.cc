@@ -217,6 +217,17 @@ void PrecisionOptions(const Job& job, Settings& s, ExportNotes& notes) {
       s.Value("--fp4-recipe", "nvfp4");
       break;
   }
+  const bool low = t.precision != Precision::kFp16 && t.precision != Precision::kBf16;
+  if (low && !t.bf16_weights) {
+    if (job.parallel.zero >= 1) {
+      s.Switch(t.precision == Precision::kNvfp4 ? "--fp4-param-gather" : "--fp8-param-gather");
+    } else {
+      notes.Cannot("training.bf16_weights",
+                   "only the distributed optimizer keeps weights quantised");
+    }
+  } else if (!low && t.bf16_weights) {
+    notes.Cannot("training.bf16_weights", "weights are BF16");
+  }
   // Gradients of BF16 weights are kept in fp32 unless it is told otherwise, those of fp16 the
   // other way round.
   const bool fp16 = t.precision == Precision::kFp16;
@@ -256,6 +267,9 @@ void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   ParallelConfig chunked_plan = p;
   chunked_plan.schedule = chunked ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   const ChunkLayers chunks = ChunkLayersOf(job.model, chunked_plan);
+  if (!p.stage_layers.empty() && p.stage_layers != chunks.layers) {
+    notes.Cannot("parallel.stage_layers", "it divides the stages of another schedule");
+  }
   if (!chunks.even) {
     s.Value("--pipeline-model-parallel-layout",
             PipelineLayout(chunks.layers, job.model.mtp_num_layers));
@@ -329,6 +343,13 @@ void Software(const Job& job, Settings& s, ExportNotes& notes) {
   if (t.fused_cross_entropy) {
     s.Switch("--cross-entropy-loss-fusion");
     s.Value("--cross-entropy-fusion-impl", "te");
+  }
+  if (t.fp8_activation_store) {
+    if (job.model.gated_linear_unit && job.model.activation == Activation::kSilu) {
+      s.Switch("--activation-func-fp8-input-store");
+    } else {
+      notes.Cannot("training.fp8_activation_store", "only SwiGLU's input can be kept in FP8");
+    }
   }
   switch (t.cuda_graph) {
     case CudaGraph::kNone:

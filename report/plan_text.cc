@@ -352,10 +352,12 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
             ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
                           PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
             : std::string("by a bound none of them is faster than the best by the estimate");
-  } else if (result.plans.empty()) {
-    text = fmt::format("Proven that none of {} fits", Counted(c.space, "candidate"));
+  } else if (std::isinf(c.best_bound.value)) {
+    text = fmt::format("Proven that none of {} fits with its layers divided evenly",
+                       Counted(c.space, "candidate"));
   } else {
-    text = fmt::format("Proven best of {} by the estimate", Counted(c.space, "candidate"));
+    text = fmt::format("Proven best of {} with layers divided evenly, by the estimate",
+                       Counted(c.space, "candidate"));
   }
   text += fmt::format(": {} costed", FormatInteger(c.costed));
   for (const auto& [count, bound] : bounds) {
@@ -478,6 +480,11 @@ std::string LossSentence(const Contender& contender, const Contender& best) {
                        simulated_loss < Seconds(0) ? "gains" : "loses",
                        FormatSeconds(Seconds(std::abs(simulated_loss.value))));
   }
+  return LossSentence(plan, winner);
+}
+
+std::string LossSentence(const Estimate& plan, const Estimate& winner) {
+  const Seconds loss = plan.step - winner.step;
   std::vector<std::pair<Seconds, TimeItem>> causes;
   for (int i = 0; i < kTimeItems; ++i) {
     const auto item = static_cast<TimeItem>(i);

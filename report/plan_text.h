@@ -37,5 +37,7 @@ std::string RobustText(const PlanAnswer& answer, const Style& style);
 std::string RejectionText(const SearchResult& result, const Style& style);
 // What `plan` loses to `winner`, in one sentence that names the largest causes.
 std::string LossSentence(const Contender& plan, const Contender& winner);
+// By the estimate, where it loses anything.
+std::string LossSentence(const Estimate& plan, const Estimate& winner);
 
 }  // namespace millwright

@@ -7,6 +7,7 @@
 
 #include "core/unit_text.h"
 #include "report/estimate_text.h"
+#include "report/executed_report.h"
 
 namespace millwright {
 namespace {
@@ -88,39 +89,6 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
   return text;
 }
 
-const PredictedOperator* PredictionOf(const RunAnswer& answer, const std::string& name) {
-  const auto found = std::find_if(answer.predicted.begin(), answer.predicted.end(),
-                                  [&](const PredictedOperator& one) { return one.name == name; });
-  return found == answer.predicted.end() ? nullptr : &*found;
-}
-
-std::string OperatorsTable(const RunAnswer& answer, const Style& style) {
-  TextTable table;
-  table.Column("Operator of rank 0, mean of the last step", Align::kLeft);
-  for (const char* title : {"forward", "predicted", "off", "backward", "predicted", "off"}) {
-    table.Column(title);
-  }
-  for (const OperatorTime& time : answer.outcome.operators) {
-    const PredictedOperator* predicted = PredictionOf(answer, time.name);
-    std::vector<std::string> cells{time.name};
-    const auto add = [&](Seconds sum, int runs, Seconds expected) {
-      if (runs == 0) {
-        cells.insert(cells.end(), {"", "", ""});
-        return;
-      }
-      const Seconds mean = sum / runs;
-      cells.push_back(FormatSeconds(mean));
-      const bool known = predicted != nullptr && expected.value > 0;
-      cells.push_back(known ? FormatSeconds(expected) : "");
-      cells.push_back(known ? fmt::format("{:+.0f}%", 100 * (expected / mean - 1)) : "");
-    };
-    add(time.forward, time.forward_runs, predicted == nullptr ? Seconds(0) : predicted->forward);
-    add(time.backward, time.backward_runs, predicted == nullptr ? Seconds(0) : predicted->backward);
-    table.Row(std::move(cells));
-  }
-  return table.Text(style);
-}
-
 }  // namespace
 
 std::string_view Name(RunBackend backend) {
@@ -141,7 +109,7 @@ std::string RunText(const RunAnswer& answer, const Style& style) {
   if (answer.options.verify) text += "\n" + AgreementTable(answer.outcome, style);
   if (!answer.outcome.sent.empty()) text += "\n" + SentTable(answer.outcome, style);
   text += "\n" + RanksTable(answer.outcome, style);
-  if (!answer.predicted.empty()) text += "\n" + OperatorsTable(answer, style);
+  if (answer.compared) text += "\n" + ExecutedComparisonText(*answer.compared, style);
   return text;
 }
 

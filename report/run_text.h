@@ -3,6 +3,7 @@
 // An executed run as text.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "planner/job.h"
 #include "report/text.h"
 #include "runtime/verification.h"
+#include "validate/executed_step.h"
 
 namespace millwright {
 
@@ -17,19 +19,13 @@ namespace millwright {
 enum class RunBackend { kMpi, kThreads, kCuda };
 std::string_view Name(RunBackend backend);  // "mpi"
 
-// What the cost model says of one run of an operator, without what is hidden.
-struct PredictedOperator {
-  std::string name;
-  Seconds forward, backward;
-};
-
 struct RunAnswer {
   Job job;
   RunOptions options;
   RunBackend backend = RunBackend::kMpi;
   RunOutcome outcome;
-  std::vector<PredictedOperator> predicted;  // empty where it says nothing of this machine
   std::vector<std::string> warnings;
+  std::optional<ExecutedComparison> compared{};  // with the simulated step
 };
 
 std::string RunText(const RunAnswer& answer, const Style& style);

@@ -38,4 +38,22 @@ std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
   return splits;
 }
 
+std::vector<CommunicatorSplit> SplitsOfFirst(const std::set<int>& sizes, int ranks, int rank) {
+  std::vector<CommunicatorSplit> splits;
+  for (int first : sizes) {
+    if (first == 1 || first == ranks) continue;  // none is needed, or that of all
+    splits.push_back({.color = rank < first ? 0 : -1,
+                      .key = rank,
+                      .group = {.first = 0, .stride = 1, .ranks = first}});
+  }
+  if (ranks == 1) return splits;
+  for (const int from : {0, 1}) {
+    splits.push_back({.color = rank < 2 ? 0 : -1,
+                      .key = rank == from ? 0 : 1,
+                      .group = {.first = from, .stride = 1 - 2 * from, .ranks = 2},
+                      .channel = true});
+  }
+  return splits;
+}
+
 }  // namespace millwright

@@ -8,6 +8,7 @@
 // ("channel"), and so its own order: a message there must wait for no other.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "runtime/rank_group.h"
@@ -22,5 +23,7 @@ struct CommunicatorSplit {
   bool channel = false;
 };
 std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank);
+// To measure: the first `sizes` of all ranks, and messages between the first two.
+std::vector<CommunicatorSplit> SplitsOfFirst(const std::set<int>& sizes, int ranks, int rank);
 
 }  // namespace millwright

@@ -9,8 +9,29 @@
 #include "core/check.h"
 #include "cost_models/operators.h"
 #include "runtime/pipeline_messages.h"
+#include "runtime/processor_time.h"
 
 namespace millwright {
+
+namespace {
+
+constexpr std::string_view kOptimizer = "optimizer";
+
+Stream StreamOf(const Operator& op) {
+  if (op.kind != OperatorKind::kCollective) return Stream::kCompute;
+  switch (op.group) {
+    case GroupKind::kTensor:
+      return Stream::kTensor;
+    case GroupKind::kContext:
+      return Stream::kContext;
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return Stream::kExpert;
+  }
+  return Stream::kCompute;
+}
+
+}  // namespace
 
 Execution::Execution(const Workload& workload, Backend& backend)
     : workload_(workload),
@@ -74,6 +95,27 @@ int Execution::RankOnPipeline(int pipeline) const {
   return backend_.rank() % plane + pipeline * plane;
 }
 
+template <class Work>
+void Execution::Do(ExecutedOperator op, const Work& work) {
+  const Backend::Mark start = backend_.MarkTime();
+  const std::size_t calls = backend_.calls().size();
+  const Seconds processor = ProcessorTime();
+  work();
+  op.processor = ProcessorTime() - processor;
+  op.calls = int(backend_.calls().size() - calls);
+  executed_.push_back(op);
+  marks_.emplace_back(start, backend_.MarkTime());
+}
+
+const std::vector<ExecutedOperator>& Execution::operators() {
+  if (timed_ < executed_.size()) backend_.Synchronize();
+  for (; timed_ < executed_.size(); ++timed_) {
+    executed_[timed_].start = backend_.Between(begin_, marks_[timed_].first);
+    executed_[timed_].end = backend_.Between(begin_, marks_[timed_].second);
+  }
+  return executed_;
+}
+
 // --- Steps of a pass
 
 std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
@@ -134,7 +176,12 @@ Execution::Run Execution::StartPass(const Pass& pass) {
   run.state.flow = Tensor(
       backend_, workload_.parallel.sequence_parallel ? tokens / groups_.tensor.ranks : tokens,
       workload_.model.hidden_size);
-  backend_.Receive(RankOnPipeline(message->peer), message->tag, run.state.flow);
+  Do({.name = "receive",
+      .stream = Stream::kReceive,
+      .stage = pass.stage,
+      .micro_batch = pass.micro_batch,
+      .pass = pass.kind},
+     [&] { backend_.Receive(RankOnPipeline(message->peer), message->tag, run.state.flow); });
   return run;
 }
 
@@ -144,7 +191,16 @@ void Execution::EndPass(Run& run) {
   if (message->peer == groups_.place.pipeline) {
     handed_on_[message->tag] = std::move(run.state.flow);
   } else {
-    backend_.Send("send", RankOnPipeline(message->peer), message->tag, std::move(run.state.flow));
+    const Pass& pass = run.state.pass;
+    Do({.name = "send",
+        .stream = Stream::kSend,
+        .stage = pass.stage,
+        .micro_batch = pass.micro_batch,
+        .pass = pass.kind},
+       [&] {
+         backend_.Send("send", RankOnPipeline(message->peer), message->tag,
+                       std::move(run.state.flow));
+       });
   }
 }
 
@@ -176,36 +232,38 @@ void Execution::TakeStep(Run& run) {
       break;
   }
   Saved& saved = saved_[key];
-  const Backend::Mark start = backend_.MarkTime();
-  switch (step.part) {
-    case Part::kForward:
-      operators_.Forward(unit, step.op, run.state, saved);
-      break;
-    case Part::kRecompute:
-      operators_.Recompute(unit, step.op, run.state, saved);
-      break;
-    case Part::kBoth:
-      operators_.Backward(unit, step.op, BackwardPart::kBoth, run.state, saved);
-      break;
-    case Part::kInput:
-      operators_.Backward(unit, step.op, BackwardPart::kInput, run.state, saved);
-      break;
-    case Part::kWeight:
-      operators_.Backward(unit, step.op, BackwardPart::kWeight, run.state, saved);
-      break;
-    case Part::kGather:
-    case Part::kForget:
-    case Part::kReduce:
-    case Part::kDrop:
-    case Part::kEnd:
-      return;
-  }
-  executed_.push_back({.name = unit.operators[step.op].name,
-                       .stage = unit.stage,
-                       .micro_batch = run.state.pass.micro_batch,
-                       .pass = run.state.pass.kind,
-                       .recomputed = step.part == Part::kRecompute});
-  marks_.emplace_back(start, backend_.MarkTime());
+  const Operator& op = unit.operators[step.op];
+  Do({.name = op.name,
+      .stream = StreamOf(op),
+      .stage = unit.stage,
+      .micro_batch = run.state.pass.micro_batch,
+      .pass = run.state.pass.kind,
+      .recomputed = step.part == Part::kRecompute},
+     [&] {
+       switch (step.part) {
+         case Part::kForward:
+           operators_.Forward(unit, step.op, run.state, saved);
+           return;
+         case Part::kRecompute:
+           operators_.Recompute(unit, step.op, run.state, saved);
+           return;
+         case Part::kBoth:
+           operators_.Backward(unit, step.op, BackwardPart::kBoth, run.state, saved);
+           return;
+         case Part::kInput:
+           operators_.Backward(unit, step.op, BackwardPart::kInput, run.state, saved);
+           return;
+         case Part::kWeight:
+           operators_.Backward(unit, step.op, BackwardPart::kWeight, run.state, saved);
+           return;
+         case Part::kGather:
+         case Part::kForget:
+         case Part::kReduce:
+         case Part::kDrop:
+         case Part::kEnd:
+           return;
+       }
+     });
 }
 
 void Execution::RunPass(const Pass& pass) {
@@ -231,6 +289,7 @@ void Execution::RunTogether(const Pass& a, const Pass& b) {
 double Execution::ComputeGradients(int step) {
   backend_.ForgetCalls();
   executed_.clear();
+  timed_ = 0;
   marks_.clear();
   backend_.ForgetMarks();
   begin_ = backend_.MarkTime();
@@ -240,12 +299,14 @@ double Execution::ComputeGradients(int step) {
     backend_.Expect(RankOnPipeline(peer),
                     TagsBetween(workload_.schedule, peer, groups_.place.pipeline));
   }
-  for (Unit& unit : units_) {
-    for (Bucket& bucket : unit.buckets) {
-      backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
-      backend_.Run(compute::Fill{.to = bucket.shard_gradients, .value = 0});
+  Do({.name = kOptimizer}, [&] {
+    for (Unit& unit : units_) {
+      for (Bucket& bucket : unit.buckets) {
+        backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+        backend_.Run(compute::Fill{.to = bucket.shard_gradients, .value = 0});
+      }
     }
-  }
+  });
   const std::vector<Pass>& order = workload_.schedule.orders[std::size_t(groups_.place.pipeline)];
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (order[i].overlaps_next) {
@@ -267,26 +328,26 @@ double Execution::ComputeGradients(int step) {
       operators_.Loss() / (double(training.global_batch_size) * double(training.seq_length));
   Tensor sum(backend_, 1, 1, Element::kSum);
   backend_.Upload(std::span(&loss, 1), sum);
-  backend_.Collective("loss", CollectiveKind::kAllReduce, groups_.everyone, sum);
-  const double mean = backend_.Download(sum).front();
-  for (std::size_t i = 0; i < executed_.size(); ++i) {
-    executed_[i].start = backend_.Between(begin_, marks_[i].first);
-    executed_[i].end = backend_.Between(begin_, marks_[i].second);
-  }
-  return mean;
+  Do({.name = "loss", .stream = Stream::kData},
+     [&] { backend_.Collective("loss", CollectiveKind::kAllReduce, groups_.everyone, sum); });
+  return backend_.Download(sum).front();
 }
 
 // Adds the sum over data-parallel ranks of what has come together to this rank's share.
 void Execution::ReduceShard(Unit& unit) {
   for (Bucket& bucket : unit.buckets) {
-    backend_.Collective(
-        "reduce gradients",
-        workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
-        bucket.group, bucket.gradients);
-    backend_.Run(
-        compute::Add{.from = bucket.gradients.view().Part(bucket.first, bucket.last - bucket.first),
-                     .to = bucket.shard_gradients});
-    backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+    Do({.name = "reduce gradients", .stream = Stream::kData}, [&] {
+      backend_.Collective("reduce gradients",
+                          workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce
+                                                       : CollectiveKind::kReduceScatter,
+                          bucket.group, bucket.gradients);
+    });
+    Do({.name = kOptimizer}, [&] {
+      backend_.Run(compute::Add{
+          .from = bucket.gradients.view().Part(bucket.first, bucket.last - bucket.first),
+          .to = bucket.shard_gradients});
+      backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+    });
   }
 }
 
@@ -309,19 +370,21 @@ void Execution::SumCopies(Bucket& bucket) {
     if (pieces.empty()) continue;
     const RankGroup group{
         .first = backend_.rank() - backend_.rank() % copies, .stride = 1, .ranks = copies};
-    Tensor together(backend_, 1, elements, Element::kSum);
-    std::int64_t at = 0;
-    for (const View& piece : pieces) {
-      backend_.Run(compute::Copy{.from = piece, .to = together.view().Part(at, piece.size())});
-      at += piece.size();
-    }
-    backend_.Collective(kv ? "sum KV gradients" : "sum replicated gradients",
-                        CollectiveKind::kAllReduce, group, together);
-    at = 0;
-    for (const View& piece : pieces) {
-      backend_.Run(compute::Copy{.from = together.view().Part(at, piece.size()), .to = piece});
-      at += piece.size();
-    }
+    const std::string_view name = kv ? "sum KV gradients" : "sum replicated gradients";
+    Do({.name = name, .stream = Stream::kData}, [&] {
+      Tensor together(backend_, 1, elements, Element::kSum);
+      std::int64_t at = 0;
+      for (const View& piece : pieces) {
+        backend_.Run(compute::Copy{.from = piece, .to = together.view().Part(at, piece.size())});
+        at += piece.size();
+      }
+      backend_.Collective(name, CollectiveKind::kAllReduce, group, together);
+      at = 0;
+      for (const View& piece : pieces) {
+        backend_.Run(compute::Copy{.from = together.view().Part(at, piece.size()), .to = piece});
+        at += piece.size();
+      }
+    });
   }
 }
 
@@ -329,14 +392,18 @@ void Execution::SumCopies(Bucket& bucket) {
 void Execution::ExchangeGradients(std::string_view name, int with,
                                   std::span<Bucket* const> buckets) {
   const int tag = GradientsTag(workload_.schedule);
-  for (const Bucket* bucket : buckets) {
-    backend_.Send(name, with, tag, Tensor::CopyOf(backend_, bucket->shard_gradients));
-  }
-  for (Bucket* bucket : buckets) {
-    Tensor other(backend_, 1, bucket->shard_gradients.size(), Element::kSum);
-    backend_.Receive(with, tag, other);
-    backend_.Run(compute::Add{.from = other, .to = bucket->shard_gradients});
-  }
+  Do({.name = name, .stream = Stream::kSend}, [&] {
+    for (const Bucket* bucket : buckets) {
+      backend_.Send(name, with, tag, Tensor::CopyOf(backend_, bucket->shard_gradients));
+    }
+  });
+  Do({.name = name, .stream = Stream::kReceive}, [&] {
+    for (Bucket* bucket : buckets) {
+      Tensor other(backend_, 1, bucket->shard_gradients.size(), Element::kSum);
+      backend_.Receive(with, tag, other);
+      backend_.Run(compute::Add{.from = other, .to = bucket->shard_gradients});
+    }
+  });
 }
 
 // DualPipe: the same stage of the other direction, on another rank, has seen the other half of the
@@ -373,8 +440,10 @@ void Execution::ExchangeTables() {
 
 void Execution::GatherUnit(Unit& unit) {
   for (Bucket& bucket : unit.buckets) {
-    backend_.Collective("gather parameters", CollectiveKind::kAllGather, bucket.group,
-                        bucket.weights);
+    Do({.name = "gather parameters", .stream = Stream::kData}, [&] {
+      backend_.Collective("gather parameters", CollectiveKind::kAllGather, bucket.group,
+                          bucket.weights);
+    });
   }
 }
 
@@ -389,23 +458,27 @@ void Execution::Forget(Unit& unit) {
   }
 }
 
+void Execution::UpdateBucket(Bucket& bucket, const Adam& adam) {
+  backend_.Run(compute::AdamUpdate{
+      .gradient = bucket.shard_gradients,
+      .moment1 = bucket.moment1,
+      .moment2 = bucket.moment2,
+      .weights = bucket.weights.view().Part(bucket.first, bucket.last - bucket.first),
+      .master = bucket.master,
+      .rate = adam.rate,
+      .beta1 = adam.beta1,
+      .beta2 = adam.beta2,
+      .epsilon = adam.epsilon,
+      .correction1 = 1 - std::pow(adam.beta1, updates_),
+      .correction2 = 1 - std::pow(adam.beta2, updates_)});
+}
+
 void Execution::Update(const Adam& adam) {
   ++updates_;
   for (Unit& unit : units_) {
-    for (Bucket& bucket : unit.buckets) {
-      backend_.Run(compute::AdamUpdate{
-          .gradient = bucket.shard_gradients,
-          .moment1 = bucket.moment1,
-          .moment2 = bucket.moment2,
-          .weights = bucket.weights.view().Part(bucket.first, bucket.last - bucket.first),
-          .master = bucket.master,
-          .rate = adam.rate,
-          .beta1 = adam.beta1,
-          .beta2 = adam.beta2,
-          .epsilon = adam.epsilon,
-          .correction1 = 1 - std::pow(adam.beta1, updates_),
-          .correction2 = 1 - std::pow(adam.beta2, updates_)});
-    }
+    Do({.name = kOptimizer}, [&] {
+      for (Bucket& bucket : unit.buckets) UpdateBucket(bucket, adam);
+    });
     if (workload_.parallel.zero > 0 && !sharded(unit)) GatherUnit(unit);
   }
 }

@@ -34,17 +34,26 @@
 #include "runtime/unit.h"
 #include "runtime/unit_operators.h"
 #include "runtime/workload.h"
+#include "sim/task_graph.h"
 
 namespace millwright {
 
-// What a rank did, in order.
+// What a rank did, in order: the operators of its passes, and "send", "receive", "optimizer" (what
+// is done to gradients and parameters once a step) and the collectives of data parallelism.
 struct ExecutedOperator {
   std::string_view name;
+  Stream stream = Stream::kCompute;  // on which sim/step_graph has it
   int stage = 0;
-  int micro_batch = -1;
+  int micro_batch = -1;  // of a pass
   PassKind pass = PassKind::kForward;
   bool recomputed = false;
+  int calls = 0;       // collectives and messages
   Seconds start, end;  // since the step began
+  Seconds processor;   // that the rank's thread had of it
+  // Of a pass, and no message between two.
+  bool of_pass() const {
+    return micro_batch >= 0 && stream != Stream::kSend && stream != Stream::kReceive;
+  }
 };
 
 class Execution {
@@ -67,8 +76,8 @@ class Execution {
                          std::span<const double> gradients)>;
   void ForEachTensor(const Visit& visit) const;
 
-  // Of the last step.
-  const std::vector<ExecutedOperator>& operators() const { return executed_; }
+  // Of the last step; waits until it is done.
+  const std::vector<ExecutedOperator>& operators();
   const std::vector<ExecutedCall>& calls() const { return backend_.calls(); }
   const std::vector<RoutedRows>& routed() const { return operators_.routed(); }
 
@@ -106,12 +115,16 @@ class Execution {
   void RunPass(const Pass& pass);
   void RunTogether(const Pass& a, const Pass& b);
 
+  // Does `work`, and notes it as `op`.
+  template <class Work>
+  void Do(ExecutedOperator op, const Work& work);
   void ReduceShard(Unit& unit);
   void SumCopies(Bucket& bucket);
   void ExchangeGradients(std::string_view name, int with, std::span<Bucket* const> buckets);
   void ExchangeTwins();
   void ExchangeTables();
   void GatherUnit(Unit& unit);
+  void UpdateBucket(Bucket& bucket, const Adam& adam);
   void Forget(Unit& unit);
 
   bool is_layer(const Unit& unit) const {
@@ -132,6 +145,7 @@ class Execution {
   std::map<std::pair<const Unit*, int>, Saved> saved_;  // by unit and micro-batch
   std::map<int, Tensor> handed_on_;                     // by tag, between stages of this rank
   std::vector<ExecutedOperator> executed_;
+  std::size_t timed_ = 0;                                       // of these have their times
   std::vector<std::pair<Backend::Mark, Backend::Mark>> marks_;  // of these
   Backend::Mark begin_ = 0;
   int updates_ = 0;

@@ -238,25 +238,42 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
   }
 }
 
-std::vector<OperatorTime> OperatorTimes(const std::vector<ExecutedOperator>& executed) {
-  std::vector<OperatorTime> times;
-  for (const ExecutedOperator& op : executed) {
-    if (op.recomputed) continue;
-    auto found = std::find_if(times.begin(), times.end(),
-                              [&](const OperatorTime& time) { return time.name == op.name; });
-    if (found == times.end()) {
-      times.push_back({.name = std::string(op.name)});
-      found = std::prev(times.end());
-    }
-    if (op.pass == PassKind::kForward) {
-      ++found->forward_runs;
-      found->forward += op.end - op.start;
-    } else {
-      if (op.pass != PassKind::kBackwardWeight) ++found->backward_runs;
-      found->backward += op.end - op.start;
+using Records = std::vector<ExecutedOperator>;
+
+// Of all ranks' records of each step, rank 0 takes those of the median step.
+void CollectRecords(const std::vector<Records>& steps, Communicator& communicator,
+                    RunOutcome& outcome) {
+  std::vector<std::size_t> order;
+  for (std::size_t i = steps.size() > 1 ? 1 : 0; i < steps.size(); ++i) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return outcome.seconds[a] < outcome.seconds[b];
+  });
+  const std::size_t median = order[(order.size() - 1) / 2];
+  std::string text;
+  for (const ExecutedOperator& op : steps[median]) {
+    text += fmt::format("{} {} {} {} {} {} {} {} {}\n", int(op.stream), int(op.pass),
+                        int(op.recomputed), op.stage, op.micro_batch, op.start.value, op.end.value,
+                        op.processor.value, op.name);
+  }
+  if (communicator.rank() != 0) {
+    SendText(communicator, 0, text);
+    return;
+  }
+  outcome.recorded.number = int(median);
+  outcome.recorded.step = outcome.seconds[median];
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank));
+    std::vector<RecordedOperator>& of_rank = outcome.recorded.ranks.emplace_back();
+    for (int stream = 0; lines >> stream;) {
+      RecordedOperator op{.stream = Stream(stream)};
+      int pass = 0;
+      lines >> pass >> op.recomputed >> op.stage >> op.micro_batch >> op.start.value >>
+          op.end.value >> op.processor.value >> std::ws;
+      op.pass = PassKind(pass);
+      std::getline(lines, op.name);
+      of_rank.push_back(std::move(op));
     }
   }
-  return times;
 }
 
 }  // namespace
@@ -277,6 +294,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   RunOutcome outcome;
   Agreement losses{.what = "loss", .worst = {}, .limit = limit};
   RankOfRun own{.rank = communicator.rank()};
+  std::vector<Records> records;
   for (int step = 0; step < options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     outcome.losses.push_back(execution.ComputeGradients(step));
@@ -314,13 +332,16 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     exchange.InPlace(CollectiveKind::kAllReduce, everyone, std::span(&slowest, 1),
                      Reduction::kMaximum);
     outcome.seconds.emplace_back(slowest);
+    if (options.record) records.push_back(execution.operators());
   }
   own.sent = 0;
   own.peak = backend.peak_bytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
-  for (const ExecutedOperator& op : execution.operators()) own.busy += op.end - op.start;
-  if (communicator.rank() == 0) outcome.operators = OperatorTimes(execution.operators());
+  for (const ExecutedOperator& op : execution.operators()) {
+    if (op.of_pass()) own.busy += op.end - op.start;
+  }
   CollectSent(execution.calls(), own, communicator, outcome);
+  if (options.record) CollectRecords(records, communicator, outcome);
   if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
   // In single precision Adam turns the sign of a gradient near zero into a whole step.
   if (options.verify && !single) {

@@ -17,6 +17,8 @@
 #include "runtime/backend.h"
 #include "runtime/communicator.h"
 #include "runtime/workload.h"
+#include "sim/schedule.h"
+#include "sim/task_graph.h"
 
 namespace millwright {
 
@@ -24,7 +26,27 @@ struct RunOptions {
   ElementType type = ElementType::kFp64;
   int steps = 1;
   bool verify = false;
+  bool record = false;  // what each rank did, with its times
   Adam adam{};
+};
+
+// An ExecutedOperator of a rank, as rank 0 has heard of it.
+struct RecordedOperator {
+  std::string name;
+  Stream stream = Stream::kCompute;
+  PassKind pass = PassKind::kForward;
+  bool recomputed = false;
+  int stage = 0, micro_batch = -1;
+  Seconds start, end;  // since the rank's step began
+  Seconds processor;   // that the rank had of it
+};
+
+// The step of median length, the first, which is not like the others, left out where there are
+// more.
+struct RecordedStep {
+  std::vector<std::vector<RecordedOperator>> ranks;
+  Seconds step;    // of the slowest rank
+  int number = 0;  // from 0
 };
 
 // Of one kind of quantity, the tensor that is furthest off.
@@ -54,22 +76,14 @@ struct RankOfRun {
   Seconds step;           // the last
 };
 
-// One operator of rank 0's lists in the last step: all its runs together, those of a pass that
-// computes it again left out.  Both halves of a split backward are one run.
-struct OperatorTime {
-  std::string name;
-  int forward_runs = 0, backward_runs = 0;
-  Seconds forward, backward;
-};
-
 // What rank 0 knows at the end; on other ranks only `losses` is filled in.
 struct RunOutcome {
   std::vector<double> losses;
   std::vector<Seconds> seconds;  // of each step, on the slowest rank
   std::vector<SentBytes> sent;   // by all ranks in the last step
   std::vector<RankOfRun> ranks;
-  std::vector<OperatorTime> operators;
   std::vector<Agreement> agreements;
+  RecordedStep recorded;
   bool holds() const {
     return std::all_of(agreements.begin(), agreements.end(),
                        [](const Agreement& agreement) { return agreement.holds(); });

@@ -188,8 +188,10 @@ std::vector<TensorPart> PartsOf(const Workload& w, int layer, const RankPlace& p
 std::pair<int, int> LayersOfStage(const Workload& w, int stage) {
   const PipelineSchedule& schedule = w.schedule;
   const int stages = schedule.stages_per_direction();
-  const std::vector<int> counts =
-      LayersPerChunk(w.model.num_layers, schedule.pipeline, stages / schedule.pipeline);
+  std::vector<int> counts = w.parallel.stage_layers;
+  if (int(counts.size()) != stages) {
+    counts = LayersPerChunk(w.model.num_layers, schedule.pipeline, stages / schedule.pipeline);
+  }
   int first = 0;
   for (int s = 0; s < stage % stages; ++s) first += counts[std::size_t(s)];
   return {first, first + counts[std::size_t(stage % stages)]};

@@ -271,4 +271,45 @@ Disturbance ReadDisturbance(std::span<const std::string> slow,
   return reader.Finish();
 }
 
+void Disturb(std::span<const UnlikeNodes> unlike, const Cluster& cluster,
+             Disturbance* disturbance) {
+  std::map<int, double> slow(disturbance->slow_links.begin(), disturbance->slow_links.end());
+  const auto slow_down = [&](int from, int to, double factor) {
+    for (const auto& link : {cluster.LinkBetween(from, to), cluster.LinkBetween(to, from)}) {
+      if (link && factor < 1) slow.try_emplace(*link, 1).first->second *= factor;
+    }
+  };
+  const int of_node = cluster.gpus_per_domain();
+  for (const UnlikeNodes& entry : unlike) {
+    for (const auto& [first, last] : NodesNamed(entry.nodes)) {
+      for (int rank = first * of_node; rank < (last + 1) * of_node; ++rank) {
+        if (entry.speed.compute < 1) {
+          std::vector<double>& speed = disturbance->gpu_speed;
+          if (speed.empty()) speed.assign(std::size_t(cluster.gpus()), 1);
+          speed[std::size_t(rank)] *= entry.speed.compute;
+        }
+        const int gpu = cluster.GpuVertex(rank);
+        for (const Link& link : cluster.LinksFrom(gpu)) {
+          const VertexKind kind = cluster.KindOf(link.to);
+          // A link between two GPUs is met from both.
+          const bool nvlink =
+              kind == VertexKind::kNvswitch || (kind == VertexKind::kGpu && link.to > gpu);
+          if (nvlink) slow_down(gpu, link.to, entry.speed.nvlink);
+        }
+      }
+      for (int nic = 0; nic < cluster.config().nics_per_node * (last - first + 1); ++nic) {
+        const int per_node = cluster.config().nics_per_node;
+        const int vertex = *cluster.VertexNamed(
+            fmt::format("node{}/nic{}", first + nic / per_node, nic % per_node));
+        for (const Link& link : cluster.LinksFrom(vertex)) {
+          if (cluster.KindOf(link.to) == VertexKind::kLeaf) {
+            slow_down(vertex, link.to, entry.speed.nic);
+          }
+        }
+      }
+    }
+  }
+  disturbance->slow_links.assign(slow.begin(), slow.end());
+}
+
 }  // namespace millwright

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "topologies/cluster.h"
+#include "topologies/unlike_nodes.h"
 
 namespace millwright {
 
@@ -38,5 +39,8 @@ struct Disturbance {
 // What stood behind each --slow and each --link-down.  ConfigError with every mistake, one a line.
 Disturbance ReadDisturbance(std::span<const std::string> slow,
                             std::span<const std::string> link_down, const Cluster& cluster);
+
+// And nodes that are slower than the others, on top.  `cluster` is of sound nodes.
+void Disturb(std::span<const UnlikeNodes> unlike, const Cluster& cluster, Disturbance* disturbance);
 
 }  // namespace millwright

@@ -120,7 +120,7 @@ FairShareNetwork::FairShareNetwork(const Cluster& cluster, const CollectiveCalib
       expansion_(expansion),
       routes_(cluster),
       link_bytes_(cluster.links().size(), 0) {
-  no_envelope_.sqrt_coefficient = 0;
+  no_envelope_.sqrt_coefficient = no_envelope_.fabric_sqrt_coefficient = 0;
 }
 
 void FairShareNetwork::Slow(int link, double factor) { routes_.Slow(link, factor); }
@@ -215,15 +215,24 @@ int FairShareNetwork::RouteOf(const Group& group, const TransferPlan& plan, int 
   return routes_.Find(endpoint(from), endpoint(to));
 }
 
-FairShareNetwork::Footprint FairShareNetwork::Measure(const Group& group,
-                                                      const TransferPlan& plan) {
+bool FairShareNetwork::IsTreeOfTwo(const Group& group, const CollectiveCall& call) const {
+  if (call.kind != CollectiveKind::kAllReduce || group.profile.domains != 2) return false;
+  const CollectiveAlgorithm priced =
+      CostOfCollective(call.kind, call.payload, group.profile, calibration_).algorithm;
+  return priced == CollectiveAlgorithm::kTree || priced == CollectiveAlgorithm::kNvlsTree;
+}
+
+FairShareNetwork::Footprint FairShareNetwork::Measure(const Group& group, const TransferPlan& plan,
+                                                      bool tree_of_two) {
   const CollectiveAlgorithm algorithm = plan.spec().algorithm;
-  Footprint footprint{.kind = plan.spec().kind, .algorithm = algorithm, .uses = {}};
+  Footprint footprint{
+      .kind = plan.spec().kind, .algorithm = algorithm, .tree_of_two = tree_of_two, .uses = {}};
   std::vector<TransferPlan::Edge> edges = plan.Edges();
   // Rings through all n members carry (n - 1) / n of a byte of payload from domain to domain, each
-  // way around; rings of one member for each of D domains (D - 1) / D.
-  if (plan.domains() > 1 && (algorithm == CollectiveAlgorithm::kHierarchical ||
-                             algorithm == CollectiveAlgorithm::kNvls)) {
+  // way around; rings of one member for each of D domains (D - 1) / D, and so do trees of two.
+  if (plan.domains() > 1 && !tree_of_two &&
+      (algorithm == CollectiveAlgorithm::kHierarchical ||
+       algorithm == CollectiveAlgorithm::kNvls)) {
     const double n = plan.ranks(), d = plan.domains();
     for (TransferPlan::Edge& edge : edges) {
       const bool across = edge.from < plan.ranks() && edge.to < plan.ranks() &&
@@ -276,21 +285,29 @@ double FairShareNetwork::LaneBytes(const Footprint& footprint, const CollectiveC
 const FairShareNetwork::Footprint& FairShareNetwork::FootprintOf(Group& group,
                                                                  const CollectiveCall& call) {
   const CollectiveAlgorithm algorithm = FootprintAlgorithm(group, call);
+  const bool tree_of_two = IsTreeOfTwo(group, call);
   if (!call.loads.empty()) {
-    uneven_ = Measure(group, TransferPlan({.kind = call.kind,
-                                           .algorithm = algorithm,
-                                           .domain_sizes = group.domain_sizes,
-                                           .loads = {call.loads.begin(), call.loads.end()}}));
+    uneven_ = Measure(group,
+                      TransferPlan({.kind = call.kind,
+                                    .algorithm = algorithm,
+                                    .domain_sizes = group.domain_sizes,
+                                    .loads = {call.loads.begin(), call.loads.end()}}),
+                      tree_of_two);
     return uneven_;
   }
   for (const Footprint& known : group.footprints) {
-    if (known.kind == call.kind && known.algorithm == algorithm) return known;
+    if (known.kind == call.kind && known.algorithm == algorithm &&
+        known.tree_of_two == tree_of_two) {
+      return known;
+    }
   }
-  group.footprints.push_back(Measure(group, TransferPlan({.kind = call.kind,
-                                                          .algorithm = algorithm,
-                                                          .payload = Bytes(1),
-                                                          .domain_sizes = group.domain_sizes,
-                                                          .loads = {}})));
+  group.footprints.push_back(Measure(group,
+                                     TransferPlan({.kind = call.kind,
+                                                   .algorithm = algorithm,
+                                                   .payload = Bytes(1),
+                                                   .domain_sizes = group.domain_sizes,
+                                                   .loads = {}}),
+                                     tree_of_two));
   return group.footprints.back();
 }
 

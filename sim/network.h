@@ -20,8 +20,9 @@
 // its price is a collective done.
 //
 // Footprints: NVLS as it is; across NVLink domains as hierarchical, with as many bytes between
-// domains as NCCL's rings have there, which leave by every member's NIC; direct on xGMI meshes;
-// rings elsewhere; all-to-all by rails (PXN) between NVLink domains, direct otherwise.
+// domains as NCCL's rings have there (the payload once, where a tree of two domains is priced),
+// which leave by every member's NIC; direct on xGMI meshes; rings elsewhere; all-to-all by rails
+// (PXN) between NVLink domains, direct otherwise.
 //
 // Slow and failed links.  A collective's rate is also what its slow links, and those on its ways
 // around failed ones, give its lanes at the efficiency that software has on sound links.  Lanes
@@ -143,7 +144,8 @@ class FairShareNetwork : public Network {
   struct Footprint {
     CollectiveKind kind{};
     CollectiveAlgorithm algorithm{};
-    double lane_bytes = 0;  // of the fullest lane
+    bool tree_of_two = false;  // domains, between which the payload goes once
+    double lane_bytes = 0;     // of the fullest lane
     std::vector<LinkUse> uses;
     // Of links that are slow or on a detour: a lane's seconds for a byte, inside domains and
     // beyond.
@@ -191,7 +193,8 @@ class FairShareNetwork : public Network {
   const Footprint& FootprintOf(Group& group, const CollectiveCall& call);
   static double LaneBytes(const Footprint& footprint, const CollectiveCall& call);
   Price PriceWhenAlone(Group& group, const CollectiveCall& call);
-  Footprint Measure(const Group& group, const TransferPlan& plan);
+  bool IsTreeOfTwo(const Group& group, const CollectiveCall& call) const;
+  Footprint Measure(const Group& group, const TransferPlan& plan, bool tree_of_two);
   int RouteOf(const Group& group, const TransferPlan& plan, int from, int to);
   void Expand(Seconds now, int call, const CollectiveCall& what, Seconds fixed, Seconds flowing,
               double lane_bytes);

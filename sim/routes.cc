@@ -13,7 +13,7 @@ namespace millwright {
 namespace {
 
 constexpr std::uint64_t kEmpty = ~std::uint64_t{0};
-constexpr int kNotInParts = -1;
+constexpr std::uint8_t kNoWay = 255;
 
 std::uint64_t Key(int a, int b) { return std::uint64_t(std::uint32_t(a)) << 32 | std::uint32_t(b); }
 // Fibonacci hashing: the high bits of the product are well mixed.
@@ -228,6 +228,49 @@ int RouteTable::LeafLink(int rank) const {
   return to_nic_[std::size_t(vertex)];
 }
 
+// Links between switches are equally long, so that the fewest are the shortest way.
+const std::vector<std::uint8_t>& RouteTable::HopsTo(int leaf) {
+  const auto [it, fresh] = hops_.try_emplace(leaf);
+  std::vector<std::uint8_t>& hops = it->second;
+  if (!fresh) return hops;
+  const int first = FirstLeaf();
+  hops.assign(std::size_t(cluster_->vertices() - first), kNoWay);
+  hops[std::size_t(leaf - first)] = 0;
+  std::vector<int> reached{leaf};
+  for (std::size_t next = 0; next < reached.size(); ++next) {
+    const int at = reached[next];
+    for (const Link& link : cluster_->LinksFrom(at)) {
+      if (link.to < first || hops[std::size_t(link.to - first)] != kNoWay) continue;
+      hops[std::size_t(link.to - first)] = std::uint8_t(hops[std::size_t(at - first)] + 1);
+      reached.push_back(link.to);
+    }
+  }
+  return hops;
+}
+
+// Among equal ways the destination's domain decides, as in Cluster::Route.
+bool RouteTable::AppendBetweenLeaves(int from, int to, int domain) {
+  if (from == to) return true;
+  const std::vector<std::uint8_t>& hops = HopsTo(to);
+  const int first = FirstLeaf();
+  if (hops[std::size_t(from - first)] == kNoWay) return false;
+  std::vector<int> ways;
+  for (int at = from; at != to;) {
+    ways.clear();
+    for (const Link& link : cluster_->LinksFrom(at)) {
+      if (link.to >= first &&
+          hops[std::size_t(link.to - first)] + 1 == hops[std::size_t(at - first)]) {
+        ways.push_back(int(&link - cluster_->links().data()));
+      }
+    }
+    const int count = int(ways.size());
+    links_.push_back(ways[std::size_t(domain % count)]);
+    domain /= count;
+    at = cluster_->links()[std::size_t(links_.back())].to;
+  }
+  return true;
+}
+
 void RouteTable::AppendBetweenDomains(int from, int to) {
   const auto append_all = [&](std::span<const int> route, int shift) {
     for (int link : route) links_.push_back(link + shift);
@@ -244,35 +287,14 @@ void RouteTable::AppendBetweenDomains(int from, int to) {
   const int nic_link = up.back() + up_shift;
   const int leaf_from = links[std::size_t(nic_link)].to;
   const int leaf_to = links[std::size_t(leaf_link)].from;
-  const std::vector<int> nothing;
-  const std::vector<int>* middle = &nothing;
-  if (leaf_from != leaf_to) {
-    // Leaf pair and destination domain in one key: 2^22 leaves and domains at most.
-    const int first_leaf = cluster_->domains() * vertices_per_domain_;
-    const std::uint64_t key = (std::uint64_t(leaf_from - first_leaf) << 42) |
-                              (std::uint64_t(leaf_to - first_leaf) << 21) |
-                              std::uint64_t(to / per_domain_);
-    const auto [it, fresh] = middle_.try_emplace(key);
-    if (fresh) {
-      const std::vector<int> route = cluster_->Route(from, to);
-      const auto first = std::find(route.begin(), route.end(), nic_link);
-      const auto last = std::find(route.begin(), route.end(), leaf_link);
-      const bool in_parts = first - route.begin() + 1 == std::ptrdiff_t(up.size()) &&
-                            route.end() - last == std::ptrdiff_t(down.size()) + 1;
-      if (in_parts) {
-        it->second.assign(first + 1, last);
-      } else {
-        it->second = {kNotInParts};  // over NVLink: rails that no spine joins
-      }
-    }
-    middle = &it->second;
-  }
-  if (!middle->empty() && middle->front() == kNotInParts) {
+  const std::size_t begin = links_.size();
+  append_all(up, up_shift);
+  if (!AppendBetweenLeaves(leaf_from, leaf_to, to / per_domain_)) {
+    // Over NVLink: rails that no spine joins.
+    links_.resize(begin);
     append_all(cluster_->Route(from, to), 0);
     return;
   }
-  append_all(up, up_shift);
-  append_all(*middle, 0);
   links_.push_back(leaf_link);
   append_all(down, to / per_domain_ * links_per_domain_);
 }

@@ -5,7 +5,8 @@
 // Endpoints are the GPUs of a cluster (0 to ranks() - 1) and, after them, the NVSwitch plane of
 // each domain, which can add up what it is sent (NVLink SHARP).  Routes are Cluster::Route's, put
 // together from parts: the way from a GPU to its leaf and back is the same in every domain, the
-// way between two leaves depends on them and the destination's domain alone.  A route is found
+// way between two leaves depends on them and the destination's domain alone, and is walked by a
+// table of distances for each leaf.  A route is found
 // once and kept.  A route of which a link has failed is not made of parts: Cluster::Route finds the
 // way around.
 //
@@ -60,6 +61,9 @@ class RouteTable {
   void Append(int from, int to);
   void AppendWithinDomain(int from, int to);
   void AppendBetweenDomains(int from, int to);
+  bool AppendBetweenLeaves(int from, int to, int domain);  // false: no switch joins them
+  const std::vector<std::uint8_t>& HopsTo(int leaf);
+  int FirstLeaf() const { return cluster_->domains() * vertices_per_domain_; }
   void GoAround(int from, int to, std::size_t begin);
   int LinkToSwitch(int rank, bool gathers);
   std::span<const int> WithinFirstDomain(int from, int to);
@@ -78,8 +82,8 @@ class RouteTable {
   std::vector<std::vector<int>> up_;    // to the leaf
   std::vector<std::vector<int>> down_;  // from the NIC
   std::vector<int> to_nic_;             // by NIC vertex: the link from its leaf
-  // Between leaves, for a destination's domain; first < 0: not in parts.
-  std::unordered_map<std::uint64_t, std::vector<int>> middle_;
+  // By leaf: how many links lie between it and each fabric switch.
+  std::unordered_map<int, std::vector<std::uint8_t>> hops_;
   std::unordered_map<std::uint64_t, std::vector<int>> within_;  // domain 0, all links sound
 
   // Found routes: an open hash of pairs, and their links one after the other.

@@ -30,6 +30,7 @@ struct Thread {
 // A piece of a pass with what goes with it.
 struct Step {
   const Piece* piece = nullptr;
+  Seconds duration;  // on this rank
   std::uint16_t label = 0, communication = kNoCommunication;
   Bytes taken, given_back;
   TaskId waits_for = kNoTask;  // a bucket of parameters
@@ -49,6 +50,7 @@ class Builder {
         schedule_(spec.schedule),
         graph_(schedule_.pipeline),
         merged_(std::size_t(schedule_.stages())),
+        slowing_(std::size_t(schedule_.stages()), {-1, -1, -1, -1}),
         forward_end_(Table()),
         backward_end_(Table()),
         forward_send_(Table()),
@@ -80,7 +82,10 @@ class Builder {
     std::vector<std::array<std::optional<double>, 4>> usual(std::size_t(schedule_.stages()));
     double tasks = 0;
     for (const auto& order : schedule_.orders) {
+      bool in_pair = false;
       for (const Pass& pass : order) {
+        if (pass.overlaps_next || in_pair) tasks += Slowing(pass);
+        in_pair = pass.overlaps_next;
         std::optional<double>& known = usual[pass.stage][std::size_t(pass.kind)];
         if (!known) {
           const double pieces = double(StepsOf(pass, false).size());
@@ -92,6 +97,17 @@ class Builder {
       }
     }
     return tasks;
+  }
+
+  // Tasks that slow the other pass of a pair.
+  double Slowing(const Pass& pass) {
+    double& known = slowing_[pass.stage][std::size_t(pass.kind)];
+    if (known < 0) {
+      const std::vector<Step> steps = StepsOf(pass, false);
+      known = double(std::count_if(steps.begin(), steps.end(),
+                                   [](const Step& step) { return step.piece->sm_share > 0; }));
+    }
+    return known;
   }
 
   TaskGraph Build() {
@@ -132,6 +148,7 @@ class Builder {
       for (const Piece& piece : *pieces) {
         known[std::size_t(kind)].push_back(
             {.piece = &piece,
+             .duration = piece.duration,
              .label = graph_.Label(piece.label),
              .communication = graph_.Communicate(piece.communication)});
       }
@@ -190,15 +207,21 @@ class Builder {
     if (!spec_.overlap_transfers) last_send_ = send;
   }
 
-  // Data-parallel collectives take part of the GPU from what runs beside them.
-  void Contend(int rank, int stage, Seconds communication) {
-    if (communication.value <= 0) return;
-    graph_.Add({.duration = communication,
+  // Collectives take part of the GPU from what runs beside them.  Of no micro-batch: it is none of
+  // the pieces of a pass.
+  void Contend(int rank, int stage, Seconds slowed, Cause cause = Cause::kData,
+               bool routed = false) {
+    if (slowed.value <= 0) return;
+    graph_.Add({.duration = OnRank(rank, slowed),
                 .label = graph_.Label("slowed by NCCL"),
+                .routed = routed,
                 .rank = std::uint16_t(rank),
                 .stage = std::uint16_t(stage),
                 .stream = Stream::kCompute,
-                .cause = Cause::kData});
+                .cause = cause});
+  }
+  Seconds OnRank(int rank, Seconds compute) const {
+    return spec_.compute_time.empty() ? compute : spec_.compute_time[std::size_t(rank)] * compute;
   }
 
   void ContendSharded(const Thread& thread, const std::vector<Piece>& pass, Seconds communication) {
@@ -303,6 +326,12 @@ class Builder {
       if (last_stage) add(Head(), spec_.head, kNoTask);
       for (std::size_t i = layers.size(); i-- > 0;) layer(i);
       if (first_stage) add(Embedding(), spec_.embedding, kNoTask);
+    }
+    if (!spec_.compute_time.empty()) {
+      const int rank = schedule_.rank_of_stage[std::size_t(stage)];
+      for (Step& step : steps) {
+        if (step.piece->stream == Stream::kCompute) step.duration = OnRank(rank, step.duration);
+      }
     }
     return steps;
   }
@@ -418,7 +447,7 @@ class Builder {
         taken += steps[i].taken;
         given_back += steps[i].given_back;
       }
-      merged_pieces_.back().duration += LengthOf(steps, group.begin, group.end);
+      task.duration += LengthOf(steps, group.begin, group.end);
       // Taken at once is the most that its pieces hold, given back what they do not keep.
       const Bytes held = task.taken - task.given_back + taken;
       task.taken = std::max(task.taken, held);
@@ -466,7 +495,7 @@ class Builder {
           of_stream = std::max(of_stream, ends[ends.size() - back]);
         }
       }
-      of_stream += piece.duration;
+      of_stream += steps[at].duration;
       ends.push_back(of_stream);
       length = std::max(length, of_stream);
     }
@@ -502,7 +531,7 @@ class Builder {
           prefetched_ = ShardGather(thread, pass, *step.next_sharded);
         }
       }
-      const TaskId id = graph_.Add({.duration = step.piece->duration,
+      const TaskId id = graph_.Add({.duration = step.duration,
                                     .taken = step.taken,
                                     .given_back = step.given_back,
                                     .label = step.label,
@@ -513,6 +542,10 @@ class Builder {
                                     .stream = step.piece->stream,
                                     .cause = step.piece->cause,
                                     .communication = step.communication});
+      if (in_pair_ && step.piece->sm_share > 0) {
+        Contend(thread.rank, thread.stage, step.piece->sm_share * step.piece->duration,
+                step.piece->cause, step.piece->routed);
+      }
       bool first = false;
       for (const std::size_t back : step.piece->after) {
         if (back == 0) continue;
@@ -627,6 +660,7 @@ class Builder {
     const std::vector<Step> steps_a = StepsOf(a, first_a), steps_b = StepsOf(b, first_b);
     const bool last_a = LastGradients(a), last_b = LastGradients(b);
     std::size_t at_a = 0, at_b = 0;
+    in_pair_ = true;
     while (at_a < steps_a.size() || at_b < steps_b.size()) {
       // Keep the two in step by the share each has done.
       const bool take_a = at_b >= steps_b.size() ||
@@ -637,6 +671,7 @@ class Builder {
         Emit(second, steps_b, at_b, b, last_b);
       }
     }
+    in_pair_ = false;
     End(first, a);
     End(second, b);
   }
@@ -678,7 +713,7 @@ class Builder {
         spec_.optimizer.empty() ? Seconds(0) : spec_.optimizer[std::size_t(rank)];
     if (optimizer.value > 0) {
       const std::array<TaskId, 1> waits{last};
-      graph_.Add({.duration = optimizer,
+      graph_.Add({.duration = OnRank(rank, optimizer),
                   .label = graph_.Label("optimizer"),
                   .rank = std::uint16_t(rank),
                   .stage = std::uint16_t(end.stage),
@@ -723,8 +758,9 @@ class Builder {
   StepDetail detail_;
   const PipelineSchedule& schedule_;
   TaskGraph graph_;
-  std::vector<KnownPasses> known_;   // of kinds of layers, embedding, head
-  std::vector<KnownPasses> merged_;  // of each stage, once they were needed
+  std::vector<KnownPasses> known_;              // of kinds of layers, embedding, head
+  std::vector<KnownPasses> merged_;             // of each stage, once they were needed
+  std::vector<std::array<double, 4>> slowing_;  //   and how many tasks; below 0: not yet known
   std::deque<Piece> merged_pieces_;
   std::array<TaskId, kStreams> last_of_stream_{};           // of a rank's passes; merged
   PassTable forward_end_, backward_end_;                    // last task of a pass
@@ -741,6 +777,7 @@ class Builder {
   TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
   TaskId last_send_ = kNoTask;  // where sends are waited for
   bool sharded_ = false;        // ZeRO-3
+  bool in_pair_ = false;        // two passes run together
 };
 
 }  // namespace

@@ -19,7 +19,8 @@
 //   optimizer            when all gradients are in
 //
 // While a data-parallel collective runs under compute it takes SMs and bandwidth from it: a share
-// of its time (StepSpec::contention) is added to the compute stream where it is launched.
+// of its time (StepSpec::contention) is added to the compute stream where it is launched; and so it
+// is with communication of one pass of an overlapped pair (Piece::sm_share).
 #pragma once
 
 #include <array>
@@ -42,6 +43,8 @@ struct Piece {
   // before.
   std::array<std::uint8_t, 2> after{1, 0};
   bool routed = false;  // experts' compute, and the exchanges around it
+  // Of its time, what compute of another pass that runs beside it takes longer.
+  double sm_share = 0;
   Communication communication{};
 };
 
@@ -95,6 +98,8 @@ struct StepSpec {
   double contention = 0;           // of a data-parallel collective once a step, added to compute
   double shard_contention = 0;     // ZeRO-3: of the smaller of a layer's compute and communication
   double bucket_parameters = 0;
+  // Of each rank: what a second of compute in all of the above takes; empty: a second.
+  std::vector<double> compute_time;
   bool overlap_gather = true, overlap_reduce = true;
   bool overlap_transfers = true;  // false: a rank does nothing until what it sends has gone
 };

@@ -121,6 +121,7 @@ struct Spread {
 
 struct Cluster::Graph {
   ClusterConfig config;
+  NodeSpeed slowest;  // of any node, in each
   int gpus = 0;
   int per_domain = 0;
 
@@ -145,6 +146,7 @@ struct Cluster::Graph {
                               p.field, p.what);
     }
     if (!problems.empty()) throw ConfigError(problems);
+    slowest = config.slowest();
     Count();
     CheckSize();
     Connect();
@@ -358,7 +360,7 @@ struct Cluster::Graph {
 
   template <class Join>
   void ConnectDomain(int d, const Join& join) {
-    const double nvlink = config.nvlink_bandwidth.value;
+    const double nvlink = slowest.nvlink * config.nvlink_bandwidth.value;
     const double nvlink_latency = config.nvlink_latency.value;
     const double pcie = config.pcie_bandwidth.value;
     const double pcie_latency = config.pcie_latency.value;
@@ -402,7 +404,7 @@ struct Cluster::Graph {
       join(Nic(d, i), on_switch ? PcieSwitch(d, PcieSwitchOf(local)) : Socket(d, SocketOf(local)),
            pcie, pcie_latency);
       if (levels == 0) continue;
-      join(Nic(d, i), Leaf(Group(d), i % rails), config.nic_bandwidth.value,
+      join(Nic(d, i), Leaf(Group(d), i % rails), slowest.nic * config.nic_bandwidth.value,
            config.nic_latency.value + config.switch_latency.value / 2);
     }
   }

@@ -17,8 +17,9 @@
 // Where no domain holds two members, domain_bandwidth is what a domain's nearest two GPUs get.
 // Limits: a ring crosses an oversubscribed level once, not with all its members, and so does
 // better than its profile; multi-path routing is perfect; nothing outside the job contends.
-// Profiles are of the sound machine: what a failed link costs a group depends on who else is on
-// the way around it, which sim/network knows.
+// Of unlike nodes each has the links of the slowest, and is joined to switches that were laid out
+// for sound ones; sim/disturbance has each as it is. Profiles are of the sound machine: what a
+// failed link costs a group depends on who else is on the way around it, which sim/network knows.
 #pragma once
 
 #include <memory>

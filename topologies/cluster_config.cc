@@ -97,6 +97,8 @@ void Fields(ConfigIo& io, ClusterConfig& c) {
   io.Number("spine_oversubscription", c.spine_oversubscription, {.min = 1, .max = 1000},
             "a spine's bandwidth down over up, with three levels");
   io.Quantity("switch_latency", c.switch_latency, kLatency, "of a switch and its cable");
+  io.Array<UnlikeNodes>("unlike_nodes", c.unlike_nodes, "nodes slower than the others",
+                        [&](UnlikeNodes& unlike) { Fields(io, unlike); });
   io.Text("source", c.source, "where the numbers come from");
   for (const ClusterProblem& problem : Inconsistencies(c)) io.Problem(problem.field, problem.what);
 }
@@ -121,6 +123,16 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
         fmt::format("{} nodes of {} GPUs are {} GPUs, more than the {} modelled: at most "
                     "{} nodes",
                     c.nodes, c.gpus_per_node, c.gpus(), kMaxGpus, kMaxGpus / c.gpus_per_node));
+  }
+  for (std::string& problem : ProblemsOf(c.unlike_nodes, c.nodes)) {
+    add("unlike_nodes", std::move(problem));
+  }
+  const NodeSpeed slowest = c.slowest();
+  if (slowest.nic < 1 && c.nics_per_node == 0) {
+    add("unlike_nodes", "nic: there are no NICs (nics_per_node is 0)");
+  }
+  if (slowest.nvlink < 1 && c.domain_link == DomainLink::kPcie) {
+    add("unlike_nodes", "nvlink: there is no NVLink (domain_link is pcie)");
   }
   const bool linked = c.domain_link != DomainLink::kPcie && c.gpus_per_node > 1;
   if (linked && c.nvlink_bandwidth <= BytesPerSecond(0)) {

@@ -12,9 +12,10 @@
 //   single_switch   all NICs of the cluster go to one switch
 //   none            the NICs, if any, are not connected
 //
-// A leaf of a group stands for as many chassis as its ports need.  Limits: all nodes are alike,
-// one fabric, at most 2^18 GPUs.  Bandwidths are per direction and raw (what the wire carries);
-// what software achieves is the cost models' business.
+// A leaf of a group stands for as many chassis as its ports need.  Nodes may be slower than the
+// others (topologies/unlike_nodes).  Limits: else all nodes are alike, one fabric, at most 2^18
+// GPUs.  Bandwidths are per direction and raw (what the wire carries); what software achieves is
+// the cost models' business.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@
 #include "core/config_io.h"
 #include "core/gpu.h"
 #include "core/units.h"
+#include "topologies/unlike_nodes.h"
 
 namespace millwright {
 
@@ -73,9 +75,11 @@ struct ClusterConfig {
   double spine_oversubscription = 1;
   Seconds switch_latency;  // of one switch and the cable behind it
 
+  std::vector<UnlikeNodes> unlike_nodes;
   std::string source;
   bool operator==(const ClusterConfig&) const = default;
 
+  NodeSpeed slowest() const { return SlowestOf(unlike_nodes, 0, nodes - 1); }
   std::int64_t gpus() const { return std::int64_t{nodes} * gpus_per_node; }
 };
 

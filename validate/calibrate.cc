@@ -10,6 +10,7 @@
 
 #include "core/gpu.h"
 #include "core/mistakes.h"
+#include "cost_models/collectives.h"
 #include "validate/links.h"
 #include "validate/robust_fit.h"
 #include "validate/runs.h"
@@ -36,6 +37,7 @@ struct Question {
   const GpuSpec& gpu;
   const GpuCurves* base;
   bool leave_out;
+  BytesPerSecond link{};  // of collectives, where the cluster presets do not know it
 };
 
 // How one kind of curve is fitted.
@@ -213,6 +215,10 @@ std::vector<double> List(const std::array<double, N>& values) {
   return {values.begin(), values.end()};
 }
 
+// Of a residual, in octaves of what the formulas know well, which are those of GPUs: blocks of 128
+// queries are not what a CPU's loops are made of.
+double KnotsApart(const GpuSpec& gpu) { return gpu.placeholder ? 1 : 2; }
+
 // --- GEMMs
 
 constexpr double kTypicalLaunch = 2.5e-6;  // seconds; H100 and B200
@@ -269,8 +275,9 @@ void FitGemms(const Question& question, GpuCurves& curves) {
       curve.launch.value = plain != nullptr ? plain->launch.value : kTypicalLaunch;
     }
     const auto recipe = GemmRecipe(HasCast(key.dtype));
-    constexpr std::array<double, 3> kSteps{1, 2, 2};
-    Cover(curve.residual, of_group, recipe.at, kSteps);
+    const double octaves = KnotsApart(gpu);
+    const std::array<double, 3> steps{1, octaves, octaves};
+    Cover(curve.residual, of_group, recipe.at, steps);
     // A grouped or a sustained curve is near the plain or the burst one of the same GPU.
     const GemmCurve* prior =
         base == nullptr ? nullptr : FindGemm(*base, key.dtype, key.clocks, key.stage);
@@ -312,8 +319,8 @@ void FitAttention(const Question& question, GpuCurves& curves) {
     if (of_group.size() < kLeastRows) continue;
     AttentionCurve curve{.kernel = kernel};
     const auto recipe = AttentionRecipe();
-    constexpr std::array<double, 4> kSteps{2, 2, 1, 2};
-    Cover(curve.residual, of_group, recipe.at, kSteps);
+    const std::array<double, 4> steps{KnotsApart(question.gpu), 2, 1, 2};
+    Cover(curve.residual, of_group, recipe.at, steps);
     std::set<double> sizes;
     for (const Row<AttentionShape>& row : of_group) {
       sizes.insert(std::round(1000 * std::log2(row.shape.head_size)) / 1000);
@@ -477,7 +484,8 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
     if (!shape || !path || NarrowestLink(*path).value <= 0) continue;
     const std::string library = LibraryOf(*c), fabric = FabricOf(*c);
     const std::string op = CurveOp(shape->kind, !fabric.empty());
-    const Row<LinkedCollective> linked{{*shape, NarrowestLink(*path)}, row.time.value, library};
+    const BytesPerSecond link = question.link.value > 0 ? question.link : NarrowestLink(*path);
+    const Row<LinkedCollective> linked{{*shape, link}, row.time.value, library};
     groups[{!fabric.empty(), op, library, fabric}].push_back(linked);
     if (!fabric.empty()) {
       groups[{false, op, library, std::string(kAnyFabric)}].push_back(linked);
@@ -513,6 +521,30 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
   }
 }
 
+// The most that a row reached, and a tenth, so that no fit of noisy rows is beyond it.
+MeasuredRates RatesOf(const MeasurementSet& set, const std::vector<std::size_t>& rows) {
+  constexpr double kMargin = 1.1;
+  MeasuredRates rates;
+  for (std::size_t i : rows) {
+    const Measurement& row = set.rows[i];
+    const auto raise = [&](auto& to, auto amount) {
+      to = std::max(to, kMargin * (amount / row.time));
+    };
+    if (const std::optional<GemmShape> g = GemmShapeOf(row.operation)) {
+      const Flops flops(2 * g->groups * g->m * g->n * g->k);
+      if (row.dtype == "float32") raise(rates.fp32, flops);
+      if (row.dtype == "float64") raise(rates.fp64, flops);
+    } else if (const auto* m = std::get_if<MeasuredMemoryBound>(&row.operation)) {
+      raise(rates.memory, m->bytes);
+    } else if (const auto* c = std::get_if<MeasuredCollective>(&row.operation)) {
+      if (const CollectiveKind* kind = KindOf(c->op); kind != nullptr && c->nodes == 1) {
+        raise(rates.link, RingBytesSentFactor(*kind, int(c->gpus)) * c->bytes);
+      }
+    }
+  }
+  return rates;
+}
+
 // What `base` has and `curves` lacks.
 template <class Curve, class Same>
 void Inherit(std::vector<Curve>& curves, const std::vector<Curve>& base, const std::string& from,
@@ -532,7 +564,7 @@ void Inherit(std::vector<Curve>& curves, const std::vector<Curve>& base, const s
 
 GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, const GpuCurves* base,
                     bool leave_out) {
-  const GpuSpec& gpu = FindGpu(gpu_name);
+  GpuSpec gpu = FindGpu(gpu_name);
   std::vector<std::size_t> rows;
   std::set<std::string> others;
   for (std::size_t i = 0; i < set.rows.size(); ++i) {
@@ -552,7 +584,11 @@ GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, cons
   GpuCurves curves{.gpu = gpu.name};
   curves.provenance = fmt::format("millwright calibrate, {} rows of {}", rows.size(), gpu.name);
   if (base != nullptr) curves.provenance += fmt::format("; the rest from {}", base->gpu);
-  const Question question{set, rows, gpu, base, leave_out};
+  if (gpu.placeholder) {
+    curves.rates = rows.empty() && base != nullptr ? base->rates : RatesOf(set, rows);
+    gpu = WithRates(gpu, curves.rates);
+  }
+  const Question question{set, rows, gpu, base, leave_out, curves.rates.link};
   FitGemms(question, curves);
   FitAttention(question, curves);
   FitBandwidth(question, curves);

@@ -9,6 +9,7 @@
 // seen.  What has too few rows, or none, comes from `base`, another GPU's curves, which are also
 // what each fit starts from and is drawn to; where the base knows the shapes left out, the error
 // that is stated for them is a low one.
+// A GPU without a datasheet (local-cpu) has the best of its rows for one.
 // Not fitted: decoding, and MoE layers fused for inference.
 #pragma once
 

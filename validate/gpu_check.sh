@@ -6,7 +6,7 @@
 # then executes small models on the GPU and compares each with the dense reference in fp64, fp32 and
 # bf16, and times one transformer layer with the shapes that a rank has of Llama-3 70B under TP 8
 # (8 of 64 query heads, 1 of 8 KV heads, 3584 of 28672 FFN columns, 8192 tokens), without its
-# collectives.  The last table has each operator's time beside the cost model's.
+# collectives.  The last table has each operator's time beside the cost model's (run --compare).
 #
 # Attention is our own kernel on CUDA cores, where the prediction is of a tuned one on tensor cores:
 # expect it to be an order of magnitude slower.
@@ -76,7 +76,7 @@ done
 echo
 timeout 120 "$program" run --layers 1 --hidden 8192 --heads 8 --head-dim 128 --kv-heads 1 --ffn 3584 \
   --vocab 4096 --swiglu --rms-norm --rope --untied --no-bias --no-dropout --cluster "$cluster" \
-  --ranks 1 --micro-batch 1 --global-batch 4 --seq 8192 --steps 3 --backend cuda
+  --ranks 1 --micro-batch 1 --global-batch 4 --seq 8192 --steps 3 --backend cuda --compare
 code=$?
 [[ $code == 0 ]] || status=$code
 exit "$status"

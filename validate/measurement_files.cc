@@ -281,6 +281,7 @@ void CheckPlausible(std::span<const Measurement> rows, Mistakes& mistakes, Measu
   std::vector<FlaggedRow> flags;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Measurement& row = rows[i];
+    if (const GpuSpec* gpu = GpuNamed(row.gpu); gpu != nullptr && gpu->placeholder) continue;
     const Seconds least = LeastTime(row);
     if (row.time < kShortest || row.time < kPeakMargin * least) {
       ++fast;
@@ -389,6 +390,10 @@ std::vector<std::string> FilesOf(const std::string& path) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> ColumnsOfTable(std::size_t table) {
+  return ColumnsOfTables()[table];
+}
 
 Seconds LeastTime(const Measurement& row) {
   const GpuSpec* gpu = GpuNamed(row.gpu);

@@ -73,7 +73,9 @@ class Predictor {
     if (curves_ != nullptr) {
       const CollectiveCurve* curve =
           FindCollective(*curves_, CurveOp(shape->kind, c.nodes > 1), LibraryOf(c), FabricOf(c));
-      if (curve != nullptr) return {TimeOf(*curve, *shape, NarrowestLink(*path)), {}};
+      const BytesPerSecond measured = curves_->rates.link;
+      const BytesPerSecond link = measured.value > 0 ? measured : NarrowestLink(*path);
+      if (curve != nullptr) return {TimeOf(*curve, *shape, link), {}};
     }
     path->in_switch_reduction = shape->in_switch && !shape->integers;
     return {CostOfCollective(shape->kind, c.bytes, *path, calibration_.collective).time, {}};
@@ -96,8 +98,9 @@ class Predictor {
   OperationPrediction Gemm() const {
     const std::string dtype = CurveDtype(row_.dtype);
     const std::optional<Precision> precision = PrecisionOf(dtype);
-    if (!precision) return Unsupported(fmt::format("no GEMM model of {}", dtype));
-    if (gpu_.peak(*precision).value <= 0) {
+    const bool of_core = dtype == "float32" || dtype == "float64";
+    if (!precision && !of_core) return Unsupported(fmt::format("no GEMM model of {}", dtype));
+    if (precision && gpu_.peak(*precision).value <= 0) {
       return Unsupported(fmt::format("{} has no {}", gpu_.name, dtype));
     }
     const GemmShape s = *GemmShapeOf(row_.operation);
@@ -107,7 +110,10 @@ class Predictor {
     if (curve == nullptr && curves_ != nullptr) {
       curve = FindGemm(*curves_, dtype, ClocksOf(row_.source));
     }
-    if (curve != nullptr) return {TimeWithCast(*curve, s, gpu_), {}};
+    if (curve != nullptr && PeakOf(curve->dtype, gpu_).value > 0) {
+      return {TimeWithCast(*curve, s, gpu_), {}};
+    }
+    if (!precision) return Unsupported(fmt::format("no measured curve of {}", dtype));
     return {GemmTime(s.m, s.n, s.k, s.groups, *precision, gpu_, calibration_), {}};
   }
 
@@ -139,7 +145,9 @@ OperationPrediction PredictOperation(const Measurement& row, const GpuCurves* cu
     return Unsupported(fmt::format("no datasheet of {}", Printable(row.gpu, kMostNameShown)));
   }
   const bool given = curves != nullptr && SameName(curves->gpu, gpu->name);
-  return std::visit(Predictor(row, *gpu, given ? curves : BuiltInCurves(*gpu)), row.operation);
+  if (!given) return std::visit(Predictor(row, *gpu, BuiltInCurves(*gpu)), row.operation);
+  const GpuSpec rated = WithRates(*gpu, curves->rates);
+  return std::visit(Predictor(row, rated, curves), row.operation);
 }
 
 std::vector<OperationPrediction> PredictOperations(const MeasurementSet& set,

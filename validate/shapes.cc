@@ -24,7 +24,8 @@ std::string StageOf(const MeasuredOperation& operation) {
 }
 
 bool IsGemmDtype(const std::string& dtype) {
-  return dtype == "bfloat16" || dtype == "fp8" || dtype == "fp8_block" || dtype == "nvfp4";
+  return dtype == "bfloat16" || dtype == "fp8" || dtype == "fp8_block" || dtype == "nvfp4" ||
+         dtype == "float32" || dtype == "float64";
 }
 
 std::optional<AttentionShape> AttentionShapeOf(const MeasuredOperation& operation) {

@@ -9,6 +9,8 @@
 namespace millwright {
 namespace {
 
+constexpr std::string_view kOwn = "millwright-";  // what `measure` has measured
+
 bool IsVersion(std::string_view part) {
   return !part.empty() && std::isdigit(static_cast<unsigned char>(part[0])) != 0;
 }
@@ -40,6 +42,9 @@ std::string StackOf(const std::string& source) {
 
 const char* ClocksOf(const std::string& source) {
   if (source.starts_with("simumax:") || source.starts_with("vidur:")) return "sustained";
+  if (source.starts_with(kOwn)) {
+    return source.substr(0, source.find(':')).ends_with("-burst") ? "burst" : "sustained";
+  }
   const bool sglang = source.find("/gemm/sglang/") != std::string::npos;
   return sglang && source.find("deepgemm") == std::string::npos ? "warm" : "burst";
 }
@@ -51,6 +56,7 @@ std::string CurveDtype(const std::string& dtype) {
 std::string LibraryOf(const MeasuredCollective& collective) {
   const std::string_view library = collective.library;
   if (library.starts_with("nccl-tests")) return "nccl-tests";
+  if (library.starts_with(kOwn)) return std::string(library.substr(0, library.find(' ')));
   if (library.starts_with("custom")) {
     // "custom allreduce vLLM_custom_graph vllm 0.24.0"
     const std::size_t third = library.find(' ', library.find(' ') + 1);

@@ -15,15 +15,16 @@ namespace millwright {
 // "vidur:compute/..." is vidur; what is in another form is its first and last word.
 std::string StackOf(const std::string& source);
 
-// sustained for collections that time steady load (SimuMax, vidur), warm for SGLang's linear
-// layers, whose large shapes are up to 10% slower than TensorRT-LLM's in the same collection, burst
-// for all others.
+// sustained for collections that time steady load (SimuMax, vidur) and for `measure`, whose first
+// repeats are of a stack "...-burst"; warm for SGLang's linear layers, whose large shapes are up to
+// 10% slower than TensorRT-LLM's in the same collection; burst for all others.
 const char* ClocksOf(const std::string& source);
 
 // bfloat16 for float16, else as it is.
 std::string CurveDtype(const std::string& dtype);
 
-// nccl-tests, torch, or a custom kernel's name without its version.
+// nccl-tests, torch, what joined the ranks of `measure`, or a custom kernel's name without its
+// version.
 std::string LibraryOf(const MeasuredCollective& collective);
 
 // NCCL 2.29 or later, by the release that the rows of an nccl-tests table state; earlier where they

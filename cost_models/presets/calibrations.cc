@@ -76,8 +76,9 @@ const Calibration kCalibrations[] = {
                        .all_to_all_efficiency = 0.68,  // [ops] 203 of 300 GB/s at 512 MB
                        .all_to_all_base = 12_us,       // [ops] 11-14
                        .p2p_base = 8_us,
-                       .p2p_fabric_base = 17_us,    // [ops] vidur, H100
-                       .sqrt_coefficient = 6.0e-9,  // [ops] half of all-reduce's 0.0121 us
+                       .p2p_fabric_base = 17_us,          // [ops] vidur, H100
+                       .sqrt_coefficient = 6.0e-9,        // [ops] half of all-reduce's 0.0121 us
+                       .fabric_sqrt_coefficient = 11e-9,  // [ops]
                        .nvls_threshold = 2_MiB,
                        .nvls_min_ranks = 5},
         .overlap = kOverlap,
@@ -119,8 +120,9 @@ const Calibration kCalibrations[] = {
                        .p2p_base = 7.4_us,             // [ops] vidur
                        .p2p_fabric_base = 17_us,       // [ops] vidur
                        .sqrt_coefficient = 3.2e-9,     // [ops] reduce-scatter 0.0032 us
-                       .nvls_threshold = 2_MiB,        // [ops]
-                       .nvls_min_ranks = 5},           // [ops] more than 4
+                       .fabric_sqrt_coefficient = 11e-9,  // [ops]
+                       .nvls_threshold = 2_MiB,           // [ops]
+                       .nvls_min_ranks = 5},              // [ops] more than 4
         .overlap = kOverlap,
         .optimizer_bytes_per_parameter = kOptimizerBytes,
     },
@@ -162,10 +164,11 @@ const Calibration kCalibrations[] = {
                        .all_to_all_efficiency = 0.63,  // [ops] 563 of 900 GB/s at 512 MB
                        .all_to_all_base = 11.3_us,     // [ops]
                        .p2p_base = 8_us,
-                       .p2p_fabric_base = 17_us,    // [ops] vidur, H100
-                       .sqrt_coefficient = 4.9e-9,  // [ops] half of all-reduce's 0.0097 us
-                       .nvls_threshold = 2_MiB,     // [ops]
-                       .nvls_min_ranks = 6},        // [ops] more than 5
+                       .p2p_fabric_base = 17_us,          // [ops] vidur, H100
+                       .sqrt_coefficient = 4.9e-9,        // [ops] half of all-reduce's 0.0097 us
+                       .fabric_sqrt_coefficient = 11e-9,  // [ops]
+                       .nvls_threshold = 2_MiB,           // [ops]
+                       .nvls_min_ranks = 6},              // [ops] more than 5
         .overlap = kOverlap,
         .optimizer_bytes_per_parameter = kOptimizerBytes,
     },
@@ -234,9 +237,33 @@ Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves) 
   c.gemm.bf16_curve = FindGemm(curves, "bfloat16", "burst");
   c.gemm.fp8_curve = FindGemm(curves, "fp8", "burst");
   c.gemm.nvfp4_curve = FindGemm(curves, "nvfp4", "burst");
-  constexpr std::string_view kLibrary = "nccl-tests";
-  c.collective.ring_curve = FindCollective(curves, "ring", kLibrary);
-  c.collective.all_to_all_curve = FindCollective(curves, "alltoall", kLibrary);
+  std::string_view library = "nccl-tests";
+  // CPU cores have no bfloat16 and no NCCL: what they computed in, and what joined them.
+  for (const char* dtype : {"float32", "float64"}) {
+    if (c.gemm.bf16_curve == nullptr) c.gemm.bf16_curve = FindGemm(curves, dtype, "sustained");
+  }
+  for (const CollectiveCurve& curve : curves.collective) {
+    if (library == "nccl-tests" && curve.library.starts_with("millwright-")) {
+      library = curve.library;
+    }
+  }
+  c.collective.ring_curve = FindCollective(curves, "ring", library);
+  c.collective.all_to_all_curve = FindCollective(curves, "alltoall", library);
+  return c;
+}
+
+Calibration AsExecuted(const ExecutedCurves& curves) {
+  Calibration c = kGeneric;
+  c.name = "executed";
+  c.source = "measured by `millwright measure`";
+  c.host = {};
+  c.overlap = {.expert_exposed = 1, .p2p_exposed = 1, .dp_exposed = 0};
+  constexpr double kCountedWidth = 2;  // bytes of an element in cost_models/operators' lists
+  c.collective.bytes_factor = curves.width / kCountedWidth;
+  c.collective.ring_curve = curves.ring;
+  c.collective.all_to_all_curve = curves.all_to_all;
+  c.collective.send_recv_curve = curves.send_recv;
+  c.executed = curves;
   return c;
 }
 

@@ -45,7 +45,7 @@ std::vector<std::byte> AsBytes(std::span<const double> values) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(const GpuCalls& calls, const Workload& workload,
+CudaBackend::CudaBackend(const GpuCalls& calls, const std::vector<CommunicatorSplit>& splits,
                          Communicator& communicator, const GpuOptions& options)
     : Backend(communicator.rank(), communicator.size()),
       calls_(calls),
@@ -65,7 +65,7 @@ CudaBackend::CudaBackend(const GpuCalls& calls, const Workload& workload,
           },
           options.arena_chunk) {
   try {
-    Start(workload);
+    Start(splits);
   } catch (...) {
     failed_ = true;
     Stop();
@@ -75,7 +75,7 @@ CudaBackend::CudaBackend(const GpuCalls& calls, const Workload& workload,
 
 CudaBackend::~CudaBackend() { Stop(); }
 
-void CudaBackend::Start(const Workload& workload) {
+void CudaBackend::Start(const std::vector<CommunicatorSplit>& splits) {
   int count = 0;
   Check("cudaGetDeviceCount", calls_.device_count(count));
   if (count == 0) Fail("this machine has no GPU");
@@ -86,10 +86,10 @@ void CudaBackend::Start(const Workload& workload) {
   Check("cudaSetDevice", calls_.set_device(options_.local_rank));
   Check("cudaStreamCreate", calls_.stream_create(stream_));
   Check("cublasLtCreate", calls_.products_create(products_));
-  if (ranks() > 1) StartNccl(workload);
+  if (ranks() > 1) StartNccl(splits);
 }
 
-void CudaBackend::StartNccl(const Workload& workload) {
+void CudaBackend::StartNccl(const std::vector<CommunicatorSplit>& splits) {
   constexpr int kTag = (1 << 30) - 1;  // of no other message
   GpuCalls::UniqueId id{};
   if (rank() == 0) {
@@ -100,7 +100,7 @@ void CudaBackend::StartNccl(const Workload& workload) {
   }
   Check("ncclCommInitRank", calls_.comm_init(world_, ranks(), id, rank()));
   WaitUntilReady("ncclCommInitRank", world_);
-  for (const CommunicatorSplit& split : SplitsOf(workload, rank())) {
+  for (const CommunicatorSplit& split : splits) {
     Handle comm = nullptr;
     Check("ncclCommSplit", calls_.comm_split(world_, split.color, split.key, comm));
     WaitUntilReady("ncclCommSplit", world_);

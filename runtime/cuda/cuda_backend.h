@@ -44,9 +44,13 @@ struct GpuOptions {
 
 class CudaBackend final : public Backend {
  public:
-  // All ranks construct it together.  The calls and the communicator must outlive it.
+  // All ranks construct it together, with the same groups.  The calls and the communicator must
+  // outlive it.
+  CudaBackend(const GpuCalls& calls, const std::vector<CommunicatorSplit>& splits,
+              Communicator& communicator, const GpuOptions& options);
   CudaBackend(const GpuCalls& calls, const Workload& workload, Communicator& communicator,
-              const GpuOptions& options);
+              const GpuOptions& options)
+      : CudaBackend(calls, SplitsOf(workload, communicator.rank()), communicator, options) {}
   ~CudaBackend() override;
 
   int WidthOf(Element element) const override;
@@ -87,8 +91,8 @@ class CudaBackend final : public Backend {
     Tensor message;
   };
 
-  void Start(const Workload& workload);
-  void StartNccl(const Workload& workload);
+  void Start(const std::vector<CommunicatorSplit>& splits);
+  void StartNccl(const std::vector<CommunicatorSplit>& splits);
   void Stop() noexcept;
   // GpuError where the status is not empty.
   void Check(std::string_view call, const GpuCalls::Status& status);

@@ -45,6 +45,7 @@ struct GpuCalls {
   using UniqueId = std::array<std::byte, 128>;  // NCCL_UNIQUE_ID_BYTES of nccl.h 2.28
 
   std::function<Status(int& count)> device_count;
+  std::function<Status(int device, std::string& name)> device_name;
   std::function<Status(int device)> set_device;
   std::function<Status(void*& data, std::int64_t bytes)> allocate;
   std::function<Status(void* data)> release;

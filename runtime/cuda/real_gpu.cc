@@ -202,6 +202,12 @@ std::optional<GpuCalls> RealGpuCalls() {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     return Of(::cudaGetDeviceCount(&count));
   };
+  calls.device_name = [](int device, std::string& name) {
+    cudaDeviceProp properties{};
+    const Status status = Of(::cudaGetDeviceProperties(&properties, device));
+    name = properties.name;
+    return status;
+  };
   calls.set_device = [](int device) { return Of(::cudaSetDevice(device)); };
   calls.allocate = [](void*& data, std::int64_t bytes) {
     return Of(::cudaMalloc(&data, std::size_t(bytes)));

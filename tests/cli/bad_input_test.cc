@@ -328,7 +328,7 @@ TEST_F(BadInput, NamesOfFilesReachTheTerminalEscaped) {
 TEST_F(BadInput, CommandsAndTopics) {
   EXPECT_EQ(Of("plam"),
             "millwright: unknown command \"plam\", did you mean \"plan\"?; there are plan, "
-            "estimate, simulate, sweep, compare, run, calibrate, validate and describe\n");
+            "estimate, simulate, sweep, compare, run, measure, calibrate, validate and describe\n");
   EXPECT_EQ(Of("describe modle"),
             "millwright: unknown topic \"modle\", did you mean \"model\"?; there are models, "
             "clusters, gpus, schedules, model, cluster, gpu, schedule, job, training, parallel, "

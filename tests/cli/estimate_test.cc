@@ -117,7 +117,8 @@ TEST(Estimate, DeepSeekV3AsPublished) {
 TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
   const Json json = Json::parse(
       RunCommand("estimate --json --tp 2 --precision fp8 --gradient-dtype bf16 --moment-dtype bf16 "
-                 "--state fsdp --no-flash-attention --fused-swiglu --fused-cross-entropy "
+                 "--state fsdp --no-flash-attention --fused-swiglu --fp8-activation-store "
+                 "--fused-cross-entropy "
                  "--moe-imbalance 1.5 --expert-overlap --tp-comm-overlap --no-overlap-grad-reduce "
                  "--no-overlap-param-gather --no-overlap-p2p --moe-dispatcher deepep "
                  "--mfu-convention full" +
@@ -130,6 +131,7 @@ TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
   EXPECT_EQ(t["state"], "fsdp");
   EXPECT_EQ(t["flash_attention"], false);
   EXPECT_EQ(t["fused_swiglu"], true);
+  EXPECT_EQ(t["fp8_activation_store"], true);
   EXPECT_EQ(t["fused_cross_entropy"], true);
   EXPECT_EQ(t["moe_imbalance"], 1.5);
   EXPECT_EQ(t["expert_overlap"], true);

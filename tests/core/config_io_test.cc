@@ -578,6 +578,36 @@ TEST(ReadConfig, TextsAreLines) {
             "cart.json: at /cargo/1: expected a text without control characters, got \"a\\nb\"");
 }
 
+TEST(ReadConfig, ListsOfIntegers) {
+  std::vector<int> layers = {1, 2};
+  const auto fields = [&](ConfigIo& io) { io.Ints("layers", layers, {0, 9}, "of each stage"); };
+  EXPECT_EQ(WriteConfig(fields), "{\n  \"layers\": [1, 2]\n}\n");
+  ReadConfig("plan.json", R"({"layers": [3, 0, 9]})", fields);
+  EXPECT_EQ(layers, (std::vector{3, 0, 9}));
+  ReadConfig("plan.json", R"({"layers": []})", fields);
+  EXPECT_TRUE(layers.empty());
+  const std::vector<FieldDoc> docs = DescribeConfig(fields);
+  ASSERT_EQ(docs.size(), 1U);
+  EXPECT_EQ(docs[0].type, "list of integers");
+  EXPECT_EQ(docs[0].accepted, "0 to 9 each");
+  EXPECT_EQ(docs[0].default_value, "[]");
+  const auto complaint = [&](std::string_view text) {
+    try {
+      ReadConfig("plan.json", text, fields);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(complaint(R"({"layers": [1, -1, 1.5, "2", 10]})"),
+            "plan.json: at /layers/1: expected an integer from 0 to 9, got -1\n"
+            "plan.json: at /layers/2: expected an integer from 0 to 9, got 1.5\n"
+            "plan.json: at /layers/3: expected an integer from 0 to 9, got \"2\"\n"
+            "plan.json: at /layers/4: expected an integer from 0 to 9, got 10");
+  EXPECT_EQ(complaint(R"({"layers": 4})"),
+            "plan.json: at /layers: expected a list of integers from 0 to 9, got 4");
+}
+
 TEST(ReadConfig, QuantitiesBeyondADouble) {
   EXPECT_EQ(Complaint(R"({"room": "1e400 GB"})"),
             "cart.json: at /room: expected a quantity of at least 0 B, got \"1e400 GB\" (beyond "

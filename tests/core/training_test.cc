@@ -28,7 +28,9 @@ TEST(Training, RandomConfigsAreWrittenAndReadBackEqual) {
     t.gradient_bytes = between(2, 4);
     t.moment_bytes = between(2, 8);
     t.flash_attention = coin();
+    t.bf16_weights = coin();
     t.fused_swiglu = coin();
+    t.fp8_activation_store = coin();
     t.fused_cross_entropy = coin();
     t.moe_imbalance = between(1, 10);
     t.overlap_grad_reduce = coin();

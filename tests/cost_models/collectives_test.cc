@@ -91,6 +91,20 @@ TEST(Collectives, AllToAllLeavesTheDomainByTheNicShare) {
   EXPECT_DOUBLE_EQ(Time(CollectiveKind::kAllToAll, 1_GB, Domain(8)), 7.0 / 8 / 450);
 }
 
+TEST(Collectives, ATreeOfTwoDomainsSendsThePayloadOnce) {
+  // Ring: 2 x 15/16 GB over 8 NICs of 50 GB/s, 4.69 ms.  Tree: 1 GB over them, 2.5 ms, while each
+  // GPU's links pass on 2 x 15/16 GB at 450 GB/s, 4.17 ms.
+  EXPECT_DOUBLE_EQ(Time(CollectiveKind::kAllReduce, 1_GB, Fabric(2, 8)), 1.875 / 450);
+  // With NICs half as fast they decide: 1 GB over 200 GB/s.
+  PathProfile thin = Fabric(2, 8);
+  thin.fabric_bandwidth = 25_GBps;
+  EXPECT_DOUBLE_EQ(Time(CollectiveKind::kAllReduce, 1_GB, thin), 1.0 / 200);
+  // In a tree of four a domain has a parent and children: as much as in a ring, 2 x 31/32.
+  thin = Fabric(4, 8);
+  thin.fabric_bandwidth = 25_GBps;
+  EXPECT_DOUBLE_EQ(Time(CollectiveKind::kAllReduce, 1_GB, thin), 2 * 31.0 / 32 / 200);
+}
+
 TEST(Collectives, NcclChoosesAsItWould) {
   const CollectiveCalibration& c = CalibrationFor(FindGpu("H100")).collective;
   const auto algorithm = [&](Bytes payload, const PathProfile& path) {

@@ -43,6 +43,26 @@ TEST(EndToEnd, AFullGraphLeavesTheHostNothingToWaitFor) {
   EXPECT_EQ(host.layer_gap + host.moe_sync + host.launch_floor, Seconds(0));
 }
 
+TEST(EndToEnd, AGraphOfPartsOfALayerLeavesHalfOfItsGap) {
+  const GpuSpec& gpu = FindGpu("B200");
+  const EndToEnd e;
+  const HostCalibration host =
+      Adjusted(CalibrationFor(gpu), e, gpu, kNode, {.cuda_graph = CudaGraph::kPartial}).host;
+  EXPECT_EQ(host.layer_gap, Seconds(e.gap_megatron / 2));
+  EXPECT_EQ(host.moe_sync, Seconds(e.moe_sync));
+}
+
+TEST(EndToEnd, PrecisionsOfBlackwellHaveTheirOwnClocks) {
+  const GpuSpec& gpu = FindGpu("B200");
+  EndToEnd e;
+  e.mxfp8_b200 = 0.5;
+  const GemmCalibration before = CalibrationFor(gpu).gemm;
+  const GemmCalibration after = Adjusted(CalibrationFor(gpu), e, gpu, kNode, {}).gemm;
+  EXPECT_DOUBLE_EQ(after.mxfp8_efficiency, 0.5 * before.mxfp8_efficiency);
+  EXPECT_DOUBLE_EQ(after.sustained_mxfp8, 0.5 * before.sustained_mxfp8);
+  EXPECT_DOUBLE_EQ(after.fp8_efficiency, before.fp8_efficiency);
+}
+
 TEST(LaunchWait, ASmoothMaximum) {
   PassTime forward{.compute = 1_ms}, backward{.compute = 2_ms};
   // Where the host needs what the GPU needs, the sixth root of 2 is 1.122.

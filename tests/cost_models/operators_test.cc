@@ -46,6 +46,15 @@ TEST(LayerOperators, LlamaLayerKeepsWhatIsCountedByHand) {
       SavedBytes(LayerOperators(model, model.layer(0), shape, {.fused_swiglu = true}), 0, false)
           .value,
       1000 * (a_token - 2 * 28672));
+  // Gate and up in FP8: half of them, for a cast of 3 bytes an element more each way.
+  const std::vector<Operator> stored =
+      LayerOperators(model, model.layer(0), shape, {.fp8_activation_store = true});
+  EXPECT_DOUBLE_EQ(SavedBytes(stored, 0, false).value, 1000 * (a_token - 2 * 28672));
+  ASSERT_EQ(stored.size(), operators.size() + 1);
+  Bytes moved, moved_stored;
+  for (const Operator& op : operators) moved += op.bytes;
+  for (const Operator& op : stored) moved_stored += op.bytes;
+  EXPECT_DOUBLE_EQ((moved_stored - moved).value, 1000 * 3 * 2 * 28672.0);
 }
 
 TEST(LayerOperators, TensorAndContextParallelDivideWhatIsKept) {
@@ -219,6 +228,10 @@ TEST(HeadOperators, LogitsAreSplitByVocabularyAndSequence) {
   // 128256 is 1002 x 128: on 8 ranks it is padded to 126 x 1024 = 129024.
   EXPECT_EQ(PaddedVocabulary(128256, 8), 129024);
   EXPECT_DOUBLE_EQ(logits(8, 1, true), 6.0 * 2 * 8192 * 129024 / 8);
+  // FlashAttention's loss, of eager FSDP's programs: the BF16 logits alone.
+  const auto eager = HeadOperators(model, {.micro_batch_size = 1, .seq_length = 8192},
+                                   {.fused_cross_entropy = true, .framework = Framework::kFsdp});
+  EXPECT_DOUBLE_EQ(Find(eager, "cross-entropy").saved[0].bytes.value, 2.0 * 8192 * 128256);
 }
 
 }  // namespace

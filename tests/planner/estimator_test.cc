@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/model_presets.h"
+#include "cost_models/collectives.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
@@ -162,6 +163,57 @@ TEST(Estimator, MemoryOfAStageByHand) {
   EXPECT_DOUBLE_EQ(memory[MemoryItem::kLogits].value,
                    1000 * (2 * 2 * 4096 + 4) + 10.0 * 1000 * 128256);
   EXPECT_EQ(memory[MemoryItem::kNccl].value, 0);  // nobody to talk to
+}
+
+TEST(Estimator, Bf16WeightsStayBesideTheirQuantisedCopies) {
+  // Two bytes more for each of the 218.1e6 parameters of a layer, but none for the tables.
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const Cluster cluster = ClusterOf("dgx-h100", 1);
+  TrainingConfig training{
+      .global_batch_size = 64, .seq_length = 8192, .precision = Precision::kFp8};
+  const auto weights = [&] {
+    return Estimator(model, training, cluster)
+        .Itemise(Plan(8, 1, 1))
+        .memory[0][MemoryItem::kWeights]
+        .value;
+  };
+  const double quantised = weights();
+  training.bf16_weights = true;
+  double a_layer = 0;
+  for (const Weight& w : LayerWeights(model, model.layer(0))) {
+    a_layer += double(w.elements()) / (w.split == WeightSplit::kReplicated ? 1 : 8);
+  }
+  EXPECT_DOUBLE_EQ(weights() - quantised, 2 * 32 * a_layer);
+  training.precision = Precision::kBf16;
+  EXPECT_DOUBLE_EQ(weights(), quantised);
+}
+
+TEST(Estimator, SoftwareOf2021CutsWhatItPassesOn) {
+  // 2048 tokens of GPT-3's 12288 elements on TP 8: each rank sends an eighth over its NIC, and the
+  // node gathers it.
+  const ModelConfig model = PresetModel("gpt3-175b");
+  const Cluster cluster = ClusterOf("dgx-a100", 2);
+  TrainingConfig training{.global_batch_size = 16, .seq_length = 2048};
+  ParallelConfig plan = Plan(8, 2, 1);
+  plan.sequence_parallel = false;
+  const auto transfer = [&](Framework framework) {
+    training.framework = framework;
+    const Estimator estimator(model, training, cluster);
+    return estimator.Transfer(estimator.CostShape(ShapeOf(plan, training)),
+                              estimator.Profile(8, 2));
+  };
+  const Estimator estimator(model, training, cluster);
+  const auto time = [&](CollectiveKind kind, double elements, int stride, int ranks) {
+    return CostOfCollective(kind, Bytes(2 * elements), estimator.Profile(stride, ranks),
+                            estimator.calibration().collective)
+        .time.value;
+  };
+  const double elements = 2048.0 * 12288;
+  EXPECT_DOUBLE_EQ(transfer(Framework::kMegatron).value,
+                   time(CollectiveKind::kSendRecv, elements, 8, 2));
+  EXPECT_DOUBLE_EQ(transfer(Framework::kMegatron2021).value,
+                   time(CollectiveKind::kSendRecv, elements / 8, 8, 2) +
+                       time(CollectiveKind::kAllGather, elements, 1, 8));
 }
 
 TEST(Estimator, ZeroStagesTradeMemoryForTime) {

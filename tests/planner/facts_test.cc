@@ -96,6 +96,38 @@ TEST(Facts, DeepSeekV3PublishedLayoutFitsWithFullRecompute) {
   EXPECT_GT(e.time[TimeItem::kExpert], e.time[TimeItem::kRecompute]);
 }
 
+// The same as it was run: DualPipe with its all-to-all under other work, RMSNorm, SwiGLU and the
+// up-projections computed again, activations and moments kept in fewer bits (sections 3.2 and 3.3).
+// It fits with its layers divided by memory, recomputes no more than was published, and is as fast
+// as the best of all schedules within 10%.
+TEST(Facts, DeepSeekV3PublishedLayoutIsNearlyThePlannersBest) {
+  const ModelConfig model = PresetModel("deepseek-v3");
+  const TrainingConfig training{.global_batch_size = 15360,
+                                .seq_length = 4096,
+                                .precision = Precision::kFp8,
+                                .moment_bytes = 4,
+                                .fp8_activation_store = true,
+                                .fused_cross_entropy = true,
+                                .expert_overlap = true,
+                                .moe_dispatcher = MoeDispatcher::kDeepEp};
+  const Cluster cluster = ClusterOf("dgx-h800", 256);
+  SearchOptions all, published;
+  std::string schedules;
+  for (const auto& name : TrainingScheduleNames()) schedules += "|" + std::string(name.name);
+  all.filter.Require("schedule=" + schedules.substr(1));
+  published.filter.Require("tp=1,cp=1,pp=16,ep=64,zero=1,schedule=dualpipe");
+  const SearchResult best = Search(model, training, cluster, all);
+  const SearchResult theirs = Search(model, training, cluster, published);
+  ASSERT_FALSE(best.plans.empty());
+  ASSERT_FALSE(theirs.plans.empty());
+  EXPECT_LE(theirs.plans.front().step, 1.1 * best.plans.front().step);
+  EXPECT_FALSE(theirs.plans.front().plan.stage_layers.empty());
+  for (const RecomputeModule module : theirs.plans.front().plan.recompute.modules) {
+    EXPECT_TRUE(module == RecomputeModule::kLayerNorm || module == RecomputeModule::kMlaUpProj ||
+                module == RecomputeModule::kMoeAct);
+  }
+}
+
 // TP 8 is the most that 8 KV heads allow without holding any of them twice.
 TEST(Facts, TensorParallelBeyondEightReplicatesLlamasKvHeads) {
   const ModelConfig model = PresetModel("llama-3.1-405b");

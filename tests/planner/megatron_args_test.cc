@@ -151,7 +151,8 @@ TEST(MegatronArgs, Layouts) {
   // 5 and 7 layers are not Millwright's split of 12.
   const ImportedRun uneven = Read(two + "--pipeline-model-parallel-layout 'Et*5|t*7L'");
   EXPECT_EQ(uneven.job.parallel.virtual_stages, 1);
-  EXPECT_THAT(uneven.warnings, ElementsAre("stages hold 5, 7 layers, and are costed with 2 x 6"));
+  EXPECT_THAT(uneven.warnings, IsEmpty());
+  EXPECT_THAT(uneven.job.parallel.stage_layers, ElementsAre(5, 7));
   const ImportedRun virtual_stages =
       Read(two + "--pipeline-model-parallel-layout '(E)ttt|(ttt|)*2,t*3L'");
   EXPECT_EQ(virtual_stages.job.parallel.virtual_stages, 2);
@@ -166,8 +167,8 @@ TEST(MegatronArgs, Layouts) {
                          "--account-for-loss-in-pipeline-split")
                   .warnings,
               IsEmpty());
-  EXPECT_THAT(Read(two + "--decoder-first-pipeline-num-layers 4").warnings,
-              ElementsAre("stages hold 4, 8 layers, and are costed with 2 x 6"));
+  EXPECT_THAT(Read(two + "--decoder-first-pipeline-num-layers 4").job.parallel.stage_layers,
+              ElementsAre(4, 8));
 }
 
 TEST(MegatronArgs, Sharding) {
@@ -185,6 +186,15 @@ TEST(MegatronArgs, Sharding) {
   EXPECT_EQ(job.training.global_batch_size, 64);  // none given: 2 on each of 32
   PlacedOn(run, 6, problems);
   EXPECT_THAT(problems, ElementsAre("6 data-parallel ranks cannot hold 4 copies of the optimizer"));
+}
+
+TEST(MegatronArgs, Bf16WeightsStayUnlessTheyAreGatheredQuantised) {
+  const auto keeps = [](const std::string& more) { return Read(more).job.training.bf16_weights; };
+  EXPECT_FALSE(keeps(""));  // nothing is quantised
+  EXPECT_TRUE(keeps("--fp8-format hybrid"));
+  EXPECT_FALSE(keeps("--fp8-format hybrid --fp8-param-gather"));
+  EXPECT_TRUE(keeps("--fp4-format e2m1"));
+  EXPECT_FALSE(keeps("--fp4-format e2m1 --fp4-param-gather"));
 }
 
 TEST(MegatronArgs, PatternsOfLayers) {

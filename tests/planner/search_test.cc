@@ -154,7 +154,16 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       for (const auto& name : TrainingScheduleNames()) schedules += "|" + std::string(name.name);
       options.filter.Require("schedule=" + schedules.substr(1));
     }
+    options.split_layers = false;
     const SearchResult result = Search(c.model, training, cluster, options);
+    options.split_layers = true;
+    const SearchResult split = Search(c.model, training, cluster, options);
+    EXPECT_EQ(split.searched, result.searched);
+    EXPECT_EQ(split.rejected, result.rejected);
+    EXPECT_GE(split.plans.size(), result.plans.size());
+    for (std::size_t i = 0; i < result.plans.size(); ++i) {
+      EXPECT_LE(split.plans[i].step, result.plans[i].step);
+    }
     if (brute.fitting.empty()) {
       EXPECT_TRUE(result.plans.empty());
       ASSERT_TRUE(result.nearest_miss.has_value());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/export.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +13,7 @@
 #include <sstream>
 
 #include "core/model_presets.h"
+#include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/megatron_args.h"
 #include "report/export_notes.h"
@@ -256,10 +258,11 @@ std::vector<std::string> Differences(const std::string& part, const T& a, const 
   const nlohmann::json left = JsonOf(a), right = JsonOf(b);
   std::vector<std::string> fields;
   for (const auto& [key, value] : left.items()) {
-    if (!right.contains(key) || right[key] != value) fields.push_back(part + "." + key);
+    if (!right.contains(key) || right[key] != value)
+      fields.push_back(fmt::format("{}.{}", part, key));
   }
   for (const auto& [key, value] : right.items()) {
-    if (!left.contains(key)) fields.push_back(part + "." + key);
+    if (!left.contains(key)) fields.push_back(fmt::format("{}.{}", part, key));
   }
   return fields;
 }
@@ -298,7 +301,9 @@ class RandomJobs {
     t.gradient_bytes = Coin() ? 4 : Seldom() ? 3 : 2;
     t.moment_bytes = Coin() ? 8 : OneOf({2.0, 3.0, 4.0, 5.0, 6.0, 7.0});
     t.flash_attention = !Seldom();
+    t.bf16_weights = Seldom();
     t.fused_swiglu = Seldom();
+    t.fp8_activation_store = Coin();
     t.fused_cross_entropy = Coin();
     t.offloaded_layers = Seldom() ? 2 : 0;
     t.cuda_graph = OneOf({CudaGraph::kNone, CudaGraph::kPartial, CudaGraph::kFull});
@@ -328,6 +333,12 @@ class RandomJobs {
                  : Seldom()
                      ? OneOf({ScheduleKind::kZbH1, ScheduleKind::kDualPipeV, ScheduleKind::kGpipe})
                      : ScheduleKind::k1F1B;
+    if (p.pipeline > 1 && Seldom()) {
+      const int stages = StagesPerCopy(p), layers = job.model.num_layers;
+      p.stage_layers.assign(std::size_t(stages), layers / stages);
+      p.stage_layers.front() += layers % stages + 1;
+      --p.stage_layers.back();
+    }
     p.data = std::max<int>(1, int(job.cluster.gpus()) / (p.tensor * p.context * p.pipeline));
     p.expert = job.model.has_moe() ? OneOf({1, 2, 4, 8}) : 1;
     p.expert_tensor = job.model.has_moe() ? OneOf({1, 1, 2}) : 1;

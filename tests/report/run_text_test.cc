@@ -13,8 +13,6 @@
 namespace millwright {
 namespace {
 
-// Two operators of two layers and two micro-batches: four runs each, 400 us of the first together
-// and so 100 us a run, where 90 are predicted.
 RunAnswer Answer() {
   RunAnswer answer{.job = {.model = TinyModel(), .cluster = FindCluster("dgx-h100")},
                    .options = {.type = ElementType::kBf16},
@@ -22,19 +20,26 @@ RunAnswer Answer() {
   answer.outcome = {
       .losses = {7.5},
       .seconds = {Seconds(0.25)},
-      .ranks =
-          {{.rank = 0, .sent = 0, .peak = 3'000'000, .busy = Seconds(0.2), .step = Seconds(0.25)}},
+      .ranks = {
+          {.rank = 0, .sent = 0, .peak = 3'000'000, .busy = Seconds(0.2), .step = Seconds(0.25)}}};
+  answer.compared = ExecutedComparison{
       .operators = {{.name = "qkv",
-                     .forward_runs = 4,
-                     .backward_runs = 4,
-                     .forward = Seconds(400e-6),
-                     .backward = Seconds(800e-6)},
-                    {.name = "ring kv exchange", .forward_runs = 4, .forward = Seconds(20e-6)}}};
-  answer.predicted = {{.name = "qkv", .forward = Seconds(90e-6), .backward = Seconds(220e-6)}};
+                     .backward = true,
+                     .calls = 4,
+                     .predicted = Seconds(880e-6),
+                     .measured = Seconds(800e-6)},
+                    {.name = "launch gaps", .predicted = Seconds(30e-6)}},
+      .streams = {{.name = "compute", .predicted = Seconds(0.18), .measured = Seconds(0.2)},
+                  {.name = "waiting, and the rest",
+                   .predicted = Seconds(0.02),
+                   .measured = Seconds(0.05)}},
+      .predicted = Seconds(0.2),
+      .measured = Seconds(0.25)};
   return answer;
 }
 
-TEST(RunText, OperatorsBesideTheirPredictions) {
+// 880 us over 800 are a tenth more, 200 ms over 250 a fifth less.
+TEST(RunText, BesideTheSimulatedStep) {
   const std::string text = RunText(Answer(), {});
   EXPECT_THAT(text, testing::StartsWith(
                         "Executed tp1 cp1 pp1 vpp1 dp1 mbs1 zero1 under 1f1b on 1 rank (CUDA) in "
@@ -43,27 +48,41 @@ TEST(RunText, OperatorsBesideTheirPredictions) {
 Rank  sent  tensors, peak  in operators    step
    0   0 B        3.00 MB        200 ms  250 ms
 
-Operator of rank 0, mean of the last step  forward  predicted   off  backward  predicted   off
-qkv                                         100 us    90.0 us  -10%    200 us     220 us  +10%
-ring kv exchange                           5.00 us
+Simulated 200 ms, executed 250 ms: -20.0%.
+
+Stream, mean of the ranks  predicted  measured   error
+compute                       180 ms    200 ms  -10.0%
+waiting, and the rest        20.0 ms   50.0 ms  -60.0%
+step                          200 ms    250 ms  -20.0%
+
+Operator, all ranks            calls  predicted  measured         error
+qkv                  backward      4     880 us    800 us        +10.0%
+launch gaps          forward       0    30.0 us      0 ns  not executed
 )"));
 }
 
-TEST(RunText, OperatorsAreLeftOutWhereNothingIsPredicted) {
+TEST(RunText, TimesOnAProcessorStandBeside) {
   RunAnswer answer = Answer();
-  answer.predicted.clear();
-  EXPECT_THAT(RunText(answer, {}), testing::Not(testing::HasSubstr("Operator of rank 0")));
+  answer.compared->processor = Seconds(0.16);
+  answer.compared->streams[0].processor = Seconds(0.15);
+  EXPECT_THAT(RunText(answer, {}), testing::HasSubstr(R"(
+Simulated 200 ms, executed 250 ms: -20.0%. A rank had a processor for 160 ms of it: +25.0%.
+
+Stream, mean of the ranks  predicted  measured   error  processor
+compute                       180 ms    200 ms  -10.0%     150 ms
+)"));
+  answer.compared.reset();
+  EXPECT_THAT(RunText(answer, {}), testing::Not(testing::HasSubstr("Simulated")));
 }
 
 TEST(RunText, JsonHasBothUnderTiming) {
   const auto json = nlohmann::json::parse(RunJson(Answer()));
   EXPECT_EQ(json["backend"], "cuda");
   EXPECT_EQ(json["ranks"][0]["peak_bytes"], 3'000'000);
-  const auto& operators = json["timing"]["operators"];
-  ASSERT_EQ(operators.size(), 2U);
-  EXPECT_EQ(operators[0]["forward_s"], 400e-6);
-  EXPECT_EQ(operators[0]["predicted_backward_s"], 220e-6);
-  EXPECT_FALSE(operators[1].contains("predicted_forward_s"));
+  const auto& simulated = json["timing"]["simulated"];
+  EXPECT_EQ(simulated["predicted_s"], 0.2);
+  EXPECT_EQ(simulated["operators"][0]["measured_s"], 800e-6);
+  EXPECT_EQ(simulated["streams"][1]["stream"], "waiting, and the rest");
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ class Chunks {
     return [this](std::int64_t bytes) {
       taken.push_back(bytes);
       next_ += std::int64_t{1} << 30;
-      return reinterpret_cast<std::byte*>(next_);
+      return reinterpret_cast<std::byte*>(next_);  // NOLINT(performance-no-int-to-ptr)
     };
   }
   std::vector<std::int64_t> taken;

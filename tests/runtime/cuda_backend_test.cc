@@ -11,9 +11,12 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "runtime/cpu_backend.h"
 #include "runtime/execution.h"
+#include "runtime/measure.h"
 #include "runtime/verification.h"
 #include "tests/runtime/fake_gpu.h"
 #include "tests/runtime/tiny_workload.h"
@@ -175,6 +178,39 @@ TEST(CudaBackend, OperatorsAreTimedOnTheStream) {
       EXPECT_GE(op.end, op.start);
       last = op.end;
     }
+  });
+}
+
+// What `measure` times, on four GPUs: groups of two and of all, messages, and every kernel; outputs
+// are written, which the measurer sees to.
+TEST(CudaBackend, EveryCaseIsMeasured) {
+  constexpr int kRanks = 4;
+  FakeNccl nccl;
+  RunThreads(kRanks, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    CudaBackend backend(calls, SplitsOfFirst({2, kRanks}, kRanks, communicator.rank()),
+                        communicator, Options(ElementType::kFp32));
+    MeasureOptions options{.shortest = Seconds(1e-9)};
+    options.limits = {.warm_up = 0, .least = 3, .most = 3};
+    Measurer measurer(backend, options);
+    std::set<std::string> seen;
+    for (const MeasuredCase& what : SweepCases(kRanks, true, SweepOf::kCpu)) {
+      // Of each kind the first two, which are the smallest and the largest.
+      std::string kind = std::to_string(what.index());
+      if (const auto* r = std::get_if<RowsCase>(&what)) kind = NameOf(*r);
+      if (const auto* c = std::get_if<CollectiveCase>(&what)) {
+        kind = fmt::format("{} {}", Name(c->kind), c->ranks);
+      }
+      if (!seen.insert(kind).second && !seen.insert(kind + " again").second) continue;
+      const Timing timing = measurer.Measure(what);
+      EXPECT_EQ(timing.repeats, 3);
+      EXPECT_GT(timing.sustained.value, 0) << kind;
+    }
+    const std::optional<OverlapTimes> overlap = measurer.Overlap({.m = 64, .n = 64, .k = 64});
+    ASSERT_TRUE(overlap);
+    EXPECT_GT(overlap->together.value, 0);
+    EXPECT_GE(overlap->bytes, 4);
   });
 }
 

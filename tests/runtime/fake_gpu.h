@@ -246,6 +246,10 @@ class FakeGpu {
       count = devices;
       return Injected("cudaGetDeviceCount");
     };
+    calls.device_name = [this](int, std::string& name) {
+      name = "Fake GPU";
+      return Injected("cudaGetDeviceProperties");
+    };
     calls.set_device = [this](int) { return Injected("cudaSetDevice"); };
     calls.allocate = [this](void*& data, std::int64_t bytes) -> Status {
       if (Status status = Injected("cudaMalloc"); !status.empty()) return status;

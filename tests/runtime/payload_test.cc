@@ -251,6 +251,9 @@ TEST(Payload, OfEverySchedule) {
                                                     .virtual_stages = chosen ? 2 : 1,
                                                     .schedule = name.value});
   }
+  ParallelConfig divided{.tensor = 2, .pipeline = 4};
+  divided.stage_layers = {3, 2, 2, 1};
+  ExpectSamePayloads(WithLayers(TinyModel(), 8), divided);
 }
 
 TEST(Payload, OfContextParallelism) {

@@ -106,5 +106,32 @@ if [[ ! -e /dev/nvidiactl ]]; then
   expect 'no GPU, one message' "$(grep -c '^millwright: ' "$scratch/err")/$(wc -l <"$scratch/err")" 1/1
 fi
 
+"$program" measure "${shape[@]}" --ranks 2 --tp 2 --quick --budget 20s --seed "$seed" \
+  --out "$scratch/measured" >"$scratch/out" 2>"$scratch/err"
+expect 'measure, code' $? 0
+expect 'measure, stderr' "$(cat "$scratch/err")" ''
+expect 'measure, tables' "$(cd "$scratch/measured" && echo *)" \
+  'attention.csv collective_mpi.csv gemm.csv grouped_gemm.csv memory_bound.csv'
+
+# Interrupted, it keeps what it has: whole tables.
+"$program" measure --ranks 2 --budget 1000s --seed "$seed" --out "$scratch/kept" \
+  >"$scratch/out" 2>"$scratch/err" &
+run=$!
+for _ in $(seq 400); do
+  [[ -s $scratch/kept/gemm.csv ]] && break
+  sleep 0.05
+done
+kill -TERM "$run"
+wait "$run"
+expect 'interrupted measuring, code' $? 143
+expect 'interrupted measuring, stderr' "$(cat "$scratch/err")" \
+  "millwright: interrupted; the ranks were ended
+millwright: what was measured until then is in $scratch/kept"
+expect 'interrupted measuring leaves no process' "$(ranks)" ''
+expect 'interrupted measuring leaves tables alone' \
+  "$(find "$scratch/kept" -type f ! -name '*.csv')" ''
+expect 'interrupted measuring leaves whole rows' \
+  "$(awk -F, 'NR == 1 { n = NF } $7 !~ /^"millwright-/ && NR > 1' "$scratch/kept/gemm.csv")" ''
+
 expect 'no folder is left' "$(folders)" ''
 exit "$status"

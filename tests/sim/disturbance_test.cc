@@ -44,6 +44,24 @@ TEST(Disturbance, SlowGpusAndNodes) {
   EXPECT_EQ(d, ReadDisturbance(Texts{"gpu:9=0.5", "gpu:17=0.8", "node:1=0.5"}, {}, cluster));
 }
 
+TEST(Disturbance, UnlikeNodesAreSlowPartsOfSoundOnes) {
+  const Cluster cluster = Dgx(3);
+  const auto disturbed = [&](const UnlikeNodes& unlike, Disturbance disturbance = {}) {
+    Disturb(std::vector{unlike}, cluster, &disturbance);
+    return disturbance;
+  };
+  EXPECT_EQ(disturbed({"0,2", {.compute = 0.5}}),
+            ReadDisturbance(Texts{"node:0=0.5", "node:2=0.5"}, {}, cluster));
+  Texts nics;
+  for (int nic = 8; nic < 16; ++nic) nics.push_back("nic:" + std::to_string(nic) + "=0.25");
+  EXPECT_EQ(disturbed({"1", {.nic = 0.25}}), ReadDisturbance(nics, {}, cluster));
+  EXPECT_EQ(disturbed({"1", {.nvlink = 0.25}}),
+            ReadDisturbance(Texts{"link:node1/nvswitch=0.25"}, {}, cluster));
+  // On top of what else is slow.
+  EXPECT_EQ(disturbed({"1", {.compute = 0.5}}, ReadDisturbance(Texts{"gpu:8=0.5"}, {}, cluster)),
+            ReadDisturbance(Texts{"gpu:8=0.5", "node:1=0.5"}, {}, cluster));
+}
+
 TEST(Disturbance, NothingSaidAndNothingSlow) {
   const Cluster cluster = Dgx(1);
   EXPECT_TRUE(ReadDisturbance({}, {}, cluster).empty());

@@ -314,6 +314,32 @@ TEST(StepGraph, ShardedLayersAreGatheredOneAhead) {
                    (3 + 3 + 3 + 2) + (3 + 4 + 4 + 4) + 0.5);
 }
 
+TEST(StepGraph, CommunicationSlowsTheOtherPassOfItsPair) {
+  // F = 2 compute, 1 exchange, 2 compute; BW = 4.  One rank: F0, then F1 beside BW0, then BW1.
+  StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 2}, 2, 2, 2, 0);
+  LayerPasses& layer = spec.kinds[0];
+  layer.forward = {
+      {.label = "in", .duration = Seconds(2)},
+      {.label = "exchange",
+       .duration = Seconds(1),
+       .stream = Stream::kExpert,
+       .cause = Cause::kExpert,
+       .sm_share = 0.25},
+      {.label = "out", .duration = Seconds(2)},
+  };
+  // Nothing beside: 5 + 4 + 5 + 4.
+  EXPECT_DOUBLE_EQ(Simulate(BuildStepGraph(spec)).makespan.value, 18);
+  std::vector<Pass>& order = spec.schedule.orders[0];
+  ASSERT_EQ(order.size(), 4U);
+  std::swap(order[1], order[2]);
+  order[1].overlaps_next = true;
+  // The second exchange hides under BW0, which goes on a quarter of it longer.
+  const TaskGraph graph = BuildStepGraph(spec);
+  const Timeline timeline = Simulate(graph);
+  EXPECT_DOUBLE_EQ(timeline.makespan.value, 17.25);
+  EXPECT_DOUBLE_EQ(TimeOfRank(graph, timeline, 0).busy[std::size_t(Cause::kExpert)].value, 0.25);
+}
+
 TEST(StepGraph, TransfersMayHoldARankUp) {
   // GPipe, 2 ranks, 2 micro-batches, F = 1, BW = 2, transfers of 0.5.  Under compute: rank 0 runs
   // F at 0 and 1, rank 1 at 1.5 and 2.5, BW at 3.5 and 5.5, rank 0 BW at 6 and 8, until 10.

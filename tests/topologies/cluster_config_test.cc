@@ -126,7 +126,7 @@ TEST(ClusterConfig, EveryMistakeOfAFileAtOnce) {
             "nvlink_latency, nvswitches, in_switch_reduction, sockets, gpus_per_pcie_switch, "
             "pcie_bandwidth, pcie_latency, socket_bandwidth, nics_per_node, nic_bandwidth, "
             "nic_latency, fabric, rails, nodes_per_leaf, switch_ports, levels, "
-            "leaf_oversubscription, spine_oversubscription, switch_latency, source");
+            "leaf_oversubscription, spine_oversubscription, switch_latency, unlike_nodes, source");
 }
 
 TEST(ClusterConfig, DisconnectedWithoutNics) {

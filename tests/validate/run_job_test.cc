@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "planner/estimator.h"
+#include "topologies/cluster.h"
+
 namespace millwright {
 namespace {
 
@@ -102,6 +105,54 @@ TEST(RunJob, FrameworksAndWhatTheyDoByDefault) {
   const char* composer = "Composer + PyTorch FSDP1";
   EXPECT_EQ(training(composer).flash_kernel, FlashKernel::kTriton);
   EXPECT_EQ(training(composer, "H100-80GB").flash_kernel, FlashKernel::kFlash2);
+}
+
+TEST(RunJob, WhatIsKeptInLowPrecision) {
+  const auto training = [](const char* framework, const char* precision) {
+    PublishedRun run = Base();
+    run.framework = framework;
+    run.precision = precision;
+    run.gpu = "B200-192GB";  // has them all
+    return JobOf(run).job.training;
+  };
+  EXPECT_TRUE(training("Megatron-LM + TE", "fp8 (hybrid)").bf16_weights);
+  EXPECT_FALSE(training("Megatron-LM", "bf16").bf16_weights);
+  EXPECT_FALSE(training("Megatron-Core + TE", "fp8").bf16_weights);  // NVIDIA's own examples
+  const char* bridge = "Megatron-Bridge / Megatron-Core (NeMo 25.09)";
+  EXPECT_FALSE(training(bridge, "mxfp8").bf16_weights);
+  EXPECT_TRUE(training(bridge, "mxfp8").fp8_activation_store);
+  EXPECT_FALSE(training(bridge, "bf16").fp8_activation_store);
+}
+
+TEST(RunJob, RowwiseScalingUnderTensorParallelismIsNoFasterThanBf16) {
+  PublishedRun run = Base();
+  run.framework = "torchtitan (Jun 2025)";
+  run.precision = "fp8 (float8 rowwise)";
+  EXPECT_EQ(JobOf(run).job.training.precision, Precision::kFp8);
+  run.tp = 2;
+  EXPECT_EQ(JobOf(run).job.training.precision, Precision::kBf16);
+  run.precision = "fp8 (float8 tensorwise)";
+  EXPECT_EQ(JobOf(run).job.training.precision, Precision::kFp8);
+}
+
+TEST(RunJob, AShareOfLayersThatIsNotSaidIsTheLeastThatFits) {
+  // Llama-3-8B on 16 H100: a layer keeps 1.06 GiB a sequence of 8,192 tokens.
+  PublishedRun run = Base();
+  run.framework = "PyTorch FSDP1 + torch.compile";
+  run.fsdp = true;
+  run.recompute = "selective (per-layer AC on a subset)";
+  EXPECT_EQ(JobOf(run).job.parallel.recompute.full_layers, 1);
+  // Four sequences do not fit without recomputing many; one layer less than that does not either.
+  run.mbs = 4;
+  const Job job = JobOf(run).job;
+  const Cluster cluster(job.cluster);
+  const Estimator estimator(job.model, job.training, cluster);
+  ParallelConfig plan = job.parallel;
+  EXPECT_GT(plan.recompute.full_layers, 8);
+  EXPECT_LT(plan.recompute.full_layers, 32);
+  EXPECT_TRUE(estimator.Itemise(plan).fits());
+  --plan.recompute.full_layers;
+  EXPECT_FALSE(estimator.Itemise(plan).fits());
 }
 
 TEST(RunJob, TraitsAreFieldsOfTheJob) {

@@ -223,14 +223,7 @@ ClusterConfig LocalCpu() {
   using namespace literals;
   ClusterConfig c;
   c.name = "local-cpu";
-  c.gpu.name = "CPU-core";
-  c.gpu.peak_tf32 = 0.05_TFLOPS;  // placeholder: 2 FMA units of 8 fp32 lanes at 1.5 GHz
-  c.gpu.peak_bf16 = 0.05_TFLOPS;  // placeholder: as fp32, which it is computed in
-  c.gpu.peak_fp32 = 0.05_TFLOPS;  // placeholder: as above
-  c.gpu.hbm_bandwidth = 10_GBps;  // placeholder: a core's share of DDR4
-  c.gpu.hbm_capacity = 4_GiB;     // placeholder: a core's share of main memory
-  c.gpu.sm_count = 1;
-  c.gpu.source = "placeholders for a server's core, not measured";
+  c.gpu = FindGpu("local-cpu");
   c.gpus_per_node = 64;
   c.domain_link = DomainLink::kNvswitch;  // main memory stands for the switch
   c.nvlink_bandwidth = 5_GBps;            // placeholder: a copy through shared memory

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An executed step beside the simulated one: tables, JSON, and a trace of both for Perfetto.
+#pragma once
+
+#include <string>
+
+#include "planner/job.h"
+#include "planner/step_spec.h"
+#include "report/file_writer.h"
+#include "report/text.h"
+#include "runtime/verification.h"
+#include "validate/executed_step.h"
+
+namespace millwright {
+
+std::string ExecutedComparisonText(const ExecutedComparison& comparison, const Style& style);
+// An object.  Its numbers are measured, or predicted from what was measured.
+std::string ExecutedComparisonJson(const ExecutedComparison& comparison);
+
+// Two processes for each executed rank: "simulated rank r" and "executed rank r", with a thread
+// for each stream.  Does not commit `out`.
+void WriteExecutedTrace(const Job& job, const SimulatedStep& simulated,
+                        const RecordedStep& executed, FileWriter& out);
+
+}  // namespace millwright
