@@ -10,6 +10,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "cli/interrupt.h"
 #include "core/check.h"
 #include "core/config_io.h"
 #include "core/mistakes.h"
@@ -101,15 +102,20 @@ void Complain(std::ostream& err, std::string_view lines) {
 }  // namespace
 
 int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator) {
-  if (args.empty()) throw ConfigError("a rank is started by run and measure, not by hand");
+  if (args.empty()) throw ConfigError("a rank is started by run, measure and plan, not by hand");
   if (args.front() == "run") return RunRankCommand(args.subspan(1), console, communicator);
   if (args.front() == "measure") return MeasureRankCommand(args.subspan(1), console, communicator);
-  throw ConfigError("a rank is started by run and measure, not by hand");
+  if (args.front() == "plan") return PlanRankCommand(args.subspan(1), console, communicator);
+  throw ConfigError("a rank is started by run, measure and plan, not by hand");
 }
 
 int Run(std::span<const std::string> args, Console& console) {
   try {
     return Dispatch(args, console);
+  } catch (const Interrupted& interrupted) {
+    constexpr int kSignalled = 128;  // as a shell says it of a program that a signal ended
+    Complain(console.err, "interrupted");
+    return kSignalled + interrupted.signal;
   } catch (const ConfigError& error) {
     Complain(console.err, error.what());
     return 2;

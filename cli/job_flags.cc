@@ -10,6 +10,7 @@
 #include "core/model_presets.h"
 #include "core/unit_text.h"
 #include "cost_models/gpu_curves.h"
+#include "planner/sweep_grid.h"
 #include "report/text.h"
 #include "topologies/what_if.h"
 
@@ -75,6 +76,54 @@ void JobFlags::AddTo(CommandLine& line, std::size_t most_files) {
   AddTrainingTo(line);
 }
 
+void JobFlags::AddWithSizesTo(CommandLine& line) {
+  several_sizes_ = true;
+  AddTo(line);
+}
+
+std::vector<int> JobFlags::TakeNodes(CommandLine& line) {
+  if (!sizes_) return {};
+  const auto number = [](const std::string& text) -> std::optional<std::int64_t> {
+    const std::optional<std::int64_t> value = ParseInteger(text);
+    return value && *value >= 1 && *value <= kMaxGpus ? value : std::nullopt;
+  };
+  std::vector<int> sizes;
+  const bool several =
+      sizes_->find("..") != std::string::npos || sizes_->find('|') != std::string::npos;
+  const auto refuse = [&](const std::string& text) {
+    line.Problem("--nodes", fmt::format("expected an integer between 1 and {}, got \"{}\"",
+                                        kMaxGpus, Printable(text, kMostNameShown)));
+    nodes_ = 1;  // so that one mistake is not reported as another too
+    return std::vector<int>();
+  };
+  if (!several) {
+    nodes_ = number(*sizes_);
+    if (!nodes_) return refuse(*sizes_);
+    return {};
+  }
+  try {
+    constexpr std::size_t kMostSizes = 1000;
+    const std::vector<SweepAxis> axes = ParseSweep("nodes=" + *sizes_, {"nodes"});
+    for (const std::string& value : axes.front().values) {
+      const std::optional<std::int64_t> size = number(value);
+      if (!size) return refuse(value);
+      sizes.push_back(int(*size));
+    }
+    if (sizes.size() > kMostSizes) {
+      line.Problem("--nodes",
+                   fmt::format("expected at most {} sizes, got {}", kMostSizes, sizes.size()));
+    }
+  } catch (const ConfigError& error) {
+    NoteError(line, "--nodes", error);
+    nodes_ = 1;
+    return {};
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  nodes_ = sizes.back();
+  return sizes;
+}
+
 void JobFlags::AddModelTo(CommandLine& line) {
   line.Section("Model");
   line.Text("--model", "NAME|PATH", model_,
@@ -99,8 +148,15 @@ void JobFlags::AddModelTo(CommandLine& line) {
 
 void JobFlags::AddClusterSizeTo(CommandLine& line) {
   line.Section("Cluster");
-  line.Int("--nodes", nodes_, {1, kMaxGpus},
-           "NVLink domains: DGX systems, NVL72 racks, boxes (default: 1, or as the file says)");
+  if (several_sizes_) {
+    line.Text(
+        "--nodes", "N|A..B", sizes_,
+        "NVLink domains: DGX systems, NVL72 racks, boxes (default: 1, or as the file says); 8..64 "
+        "(doubling), 8..64+8 or 8|12: the best plan of each size, and which size to take");
+  } else {
+    line.Int("--nodes", nodes_, {1, kMaxGpus},
+             "NVLink domains: DGX systems, NVL72 racks, boxes (default: 1, or as the file says)");
+  }
   line.Int("--gpus", gpus_, {1, kMaxGpus},
            "instead of --nodes: a multiple of a node's GPUs, or fewer than one node's");
   line.Text("--gpu", "NAME", gpu_, "another GPU in the same nodes (see: describe gpus)");

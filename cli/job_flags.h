@@ -20,6 +20,11 @@ class JobFlags {
  public:
   // Adds the options; this must outlive the command line.
   void AddTo(CommandLine& line, std::size_t most_files = 1);
+  // The same, but that --nodes takes several sizes: 8..64, 8..64+8, 8|12.  TakeNodes gives them, in
+  // ascending order, and leaves the largest as the cluster's; empty where there is one size at
+  // most.
+  void AddWithSizesTo(CommandLine& line);
+  std::vector<int> TakeNodes(CommandLine& line);
   // --ranks for --gpus, of a cluster whose GPUs are CPU cores.
   void AddRanksTo(CommandLine& line);
   // The size and GPU of a cluster alone, for `describe`.
@@ -60,6 +65,8 @@ class JobFlags {
   void Warn(CommandLine& line, const Job& job) const;
   static void ResizeByGpus(CommandLine& line, ClusterConfig& cluster, std::int64_t gpus);
 
+  bool several_sizes_ = false;
+  std::optional<std::string> sizes_;
   std::vector<std::string> files_;
   std::optional<std::string> model_, cluster_, gpu_, calibration_, what_if_;
 

@@ -9,16 +9,21 @@
 #include <ostream>
 #include <thread>
 
+#include "cli/aim_flags.h"
 #include "cli/commands.h"
 #include "cli/export_flags.h"
 #include "cli/html_flag.h"
 #include "cli/import_flags.h"
+#include "cli/interrupt.h"
 #include "cli/job_flags.h"
+#include "cli/plan_parts.h"
 #include "cli/progress.h"
 #include "core/mistakes.h"
+#include "core/unit_text.h"
 #include "planner/measured_range.h"
 #include "planner/obstacle.h"
 #include "planner/remedies.h"
+#include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/step_spec.h"
 #include "report/estimate_text.h"
@@ -27,12 +32,14 @@
 #include "report/plan_page.h"
 #include "report/plan_text.h"
 #include "report/sensitivity_text.h"
+#include "sim/disturbance.h"
 
 namespace millwright {
 namespace {
 
 constexpr int kMostTop = 10'000;
 constexpr int kMostThreads = 1024;
+constexpr Seconds kMostBudget(30 * 86400);
 
 // "5%", or a share such as 0.05.
 std::optional<double> ParseMargin(std::string_view text) {
@@ -59,6 +66,8 @@ void CheckOut(CommandLine& line, const std::string& file) {
 
 std::int64_t Cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
+using Clock = std::chrono::steady_clock;
+
 class PlanQuestion {
  public:
   PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console)
@@ -69,13 +78,19 @@ class PlanQuestion {
         estimator_(job.model, job.training, cluster_),
         progress_(console) {}
 
-  PlanAnswer Answer(const std::optional<std::string>& explain);
+  // Within `budget`, where it is given: most of it to search, the rest to simulate.
+  PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget,
+                    const std::optional<RobustOptions>& robust = {});
 
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
     SearchOptions shown = options;
-    shown.progress = [this, what](double share) { progress_.Show(what, share); };
+    shown.progress = [this, what](double share) { Show(what, share); };
     return Search(job_.model, job_.training, cluster_, shown);
+  }
+  void Show(const char* what, std::optional<double> share) {
+    interrupts_.ThrowIfAny();
+    progress_.Show(what, share);
   }
   // As many as are simulated, or listed.
   SearchOptions ForContenders(SearchOptions options) const {
@@ -96,6 +111,8 @@ class PlanQuestion {
   const Cluster cluster_;
   const Estimator estimator_;
   Progress progress_;
+  const Interrupts interrupts_;
+  std::optional<Clock::time_point> simulate_until_;
 };
 
 // The best of what the framework's schedules allow, where that is not the best plan.
@@ -114,10 +131,12 @@ std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
 Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
   Contenders ranked =
       RankContenders(job_.model, job_.training, cluster_, result.plans,
-                     {.simulate = simulate_,
+                     {.simulate = simulate_ && options_.part.index == 0,
+                      .objective = options_.objective,
                       .memory_limit = result.memory_limit,
                       .threads = options_.threads,
-                      .progress = [this](double share) { progress_.Show("simulating", share); }});
+                      .deadline = simulate_until_,
+                      .progress = [this](double share) { Show("simulating", share); }});
   if (ranked.plans.size() > most) ranked.plans.resize(most);
   return ranked;
 }
@@ -145,8 +164,10 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   return x;
 }
 
-PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
-  PlanAnswer answer{.job = job_};
+PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
+                                std::optional<Seconds> budget,
+                                const std::optional<RobustOptions>& robust) {
+  PlanAnswer answer{.job = job_, .objective = options_.objective};
   answer.threads = options_.threads;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
     answer.result.memory_limit = (1 - options_.memory_margin) * cluster_.gpu().hbm_capacity;
@@ -155,20 +176,36 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
     if (explain) answer.explanation = Explanation{.asked = *explain, .why_not = verdict->detail};
     return answer;
   }
-  const auto start = std::chrono::steady_clock::now();
-  answer.result = SearchUnder(ForContenders(options_), "searching");
-  const auto searched = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
+  SearchOptions limited = ForContenders(options_);
+  if (budget) {
+    constexpr double kForSearch = 0.75;
+    const auto after = [&](double share) {
+      return start + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(share * budget->value));
+    };
+    limited.deadline = after(simulate_ ? kForSearch : 1);
+    simulate_until_ = after(1);
+  }
+  answer.result = SearchUnder(limited, "searching");
+  const auto searched = Clock::now();
   answer.contenders = Rank(answer.result, std::size_t(options_.top));
+  if (robust && options_.part.index == 0) {
+    RobustOptions drawn = *robust;
+    drawn.progress = [this](double share) { Show("drawing", share); };
+    answer.robust =
+        RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
+  }
   answer.in_framework = InFramework(answer);
-  answer.simulate_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - searched).count();
+  answer.simulate_seconds = std::chrono::duration<double>(Clock::now() - searched).count();
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
+  answer.seeks_remedies = !budget;
   if (explain) {
     answer.explanation = Explain(*explain);
-  } else if (answer.nearest_miss) {
+  } else if (answer.nearest_miss && answer.seeks_remedies) {
     SearchOptions quietly = options_;
-    quietly.progress = [this](double) { progress_.Show("looking for what would fit"); };
+    quietly.progress = [this](double) { Show("looking for what would fit", {}); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
   if (answer.plans().empty() && !answer.nearest_miss) {
@@ -178,8 +215,41 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain) {
                                    BriefName(Plainest(job_, options_.filter)));
     }
   }
-  answer.search_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  answer.search_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return answer;
+}
+
+// The best plan of each size, and which of them is the answer.
+SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulate,
+                      std::optional<Seconds> time, SizeQuestion question, Console& console) {
+  SizeAnswer answer{
+      .question = std::move(question),
+      .tokens_of_step = double(job.training.global_batch_size) * double(job.training.seq_length),
+      .sizes = {}};
+  if (answer.question.nodes.empty()) answer.question.nodes = {job.cluster.nodes};
+  SearchOptions one = options;
+  one.top = 1;
+  for (const int nodes : answer.question.nodes) {
+    Job sized = job;
+    sized.cluster.nodes = nodes;
+    ClusterSize size{.nodes = nodes, .gpus = sized.cluster.gpus(), .best = {}, .reason = {}};
+    if (const auto problems = Inconsistencies(sized.cluster); !problems.empty()) {
+      size.reason = fmt::format("{}: {}", problems.front().field, problems.front().what);
+    } else {
+      const PlanAnswer of_size = PlanQuestion(sized, one, simulate, console).Answer({}, time);
+      if (of_size.plans().empty()) {
+        size.reason = Reason(of_size);
+      } else {
+        size.best = of_size.plans().front();
+      }
+    }
+    answer.sizes.push_back(std::move(size));
+  }
+  Choose(answer);
+  if (options.part.count > 1) {
+    // Only the first has simulated.
+    answer.chosen = std::stoul(options.part.gather(std::to_string(answer.chosen)).front());
+  }
   return answer;
 }
 
@@ -210,22 +280,29 @@ std::optional<SimulatedStep> StepOf(const Estimator& estimator, const Estimate& 
   return SimulateStep(estimator, estimate.plan, std::move(spec));
 }
 
-}  // namespace
-
-int PlanCommand(std::span<const std::string> args, Console& console) {
+// What one of the processes that search together does: the first alone simulates, prints and
+// writes.
+int PlanPart(std::span<const std::string> args, Console& console, const SearchPart& part,
+             int processes_here) {
   CommandLine line("plan [JOB.json] [OPTIONS]",
                    "The fastest plans that fit a model on a cluster: tensor, pipeline, data, "
                    "context and expert parallel degrees, micro-batch, ZeRO stage and "
                    "recomputation; how long a step takes, and why.");
   JobFlags flags;
-  flags.AddTo(line);
+  flags.AddWithSizesTo(line);
   ImportFlags import;
   import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
-  std::optional<std::string> explain, margin, schedules, out, html;
+  std::optional<std::string> explain, margin, schedules, out, html, budget;
   std::optional<bool> simulate;
-  bool json = false;
+  bool json = false, robust = false;
+  AimFlags aim;
+  std::optional<double> gpu_jitter;
+  std::optional<std::int64_t> seed;
+  std::vector<std::string> slow;
+  const bool first = part.index == 0;
+  SearchOptions options{.part = part};
   line.Section("Search");
   line.Int("--top", top, {1, kMostTop}, "how many layouts to list (default: 10)");
   line.Texts("--require", "KNOB=V|V,...", require,
@@ -244,6 +321,23 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
               "simulate the best 32, or all that are listed, and rank them by that (default: on)");
+  aim.AddTo(line);
+  line.Flag(
+      "--robust", robust,
+      "rank the best 8 by the 95% quantile of steps drawn with GPUs that are not alike, and the "
+      "90% interval on top");
+  line.Number("--gpu-jitter", gpu_jitter, {.min = 0, .max = 1},
+              "of --robust: sigma of a GPU's pace for a step (default: 0.02)");
+  line.Texts("--slow", "PART=SPEED", slow, "of --robust: gpu:17=0.8, node:3=0.8");
+  line.Int("--seed", seed, {0, std::int64_t{1} << 53}, "of --robust (default: 0)");
+  line.Text(
+      "--budget", "TIME", budget,
+      "answer after 5s, 2min: the best so far, and by a bound how far from the best it can be "
+      "at most");
+  line.Flag(
+      "--exact", options.exhaustive,
+      "cost every candidate, where otherwise bounds rule most of them out: the same plans, and "
+      "proof of it, in many times the time");
   line.Int("--threads", threads, {1, kMostThreads}, "of the search (default: one a core)");
   line.Section("Output");
   line.Text("--out", "JOB.json", out,
@@ -260,9 +354,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
   line.Example("plan job.json --explain tp=8,pp=2 --html plan.html");
   if (!line.Parse(args, console.out)) return 0;
 
-  SearchOptions options;
   options.top = static_cast<int>(top.value_or(options.top));
-  options.threads = static_cast<int>(threads.value_or(Cores()));
+  options.threads =
+      static_cast<int>(threads.value_or(std::max<std::int64_t>(1, Cores() / processes_here)));
   std::optional<double> share;
   if (margin) {
     share = ParseMargin(*margin);
@@ -293,8 +387,37 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     filter([&] { options.filter.Require(*schedules, "--schedules"); });
   }
   if (explain) filter([&] { PlanFilter().Require(*explain, "--explain"); });
+  std::optional<Seconds> time;
+  if (budget) {
+    time = ParseDuration(*budget);
+    if (!time || time->value <= 0 || *time > kMostBudget) {
+      line.Problem("--budget",
+                   fmt::format("expected a time above 0 s and up to 30 d, such as 5s, got "
+                               "\"{}\"",
+                               Printable(*budget, kMostNameShown)));
+    }
+    if (options.exhaustive)
+      line.Problem("--exact", "costs every candidate, whatever --budget says");
+    if (explain) line.Problem("--explain", "searches again, whatever --budget says");
+    if (sensitivity) line.Problem("--sensitivity", "searches again, whatever --budget says");
+  }
   exports.Check(line, out);
-  if (out && !exports.asked()) CheckOut(line, *out);
+  if (out && !exports.asked() && first) CheckOut(line, *out);
+  const std::vector<int> nodes = flags.TakeNodes(line);
+  SizeQuestion aimed = aim.Resolve(line, nodes);
+  options.objective = aimed.objective;
+  if (aimed.objective == Objective::kMemory && budget) {
+    line.Problem("--budget", "bounds the time; give --objective throughput");
+  }
+  if (!robust) {
+    if (gpu_jitter) line.Problem("--gpu-jitter", "needs --robust");
+    if (seed) line.Problem("--seed", "needs --robust");
+    if (!slow.empty()) line.Problem("--slow", "needs --robust");
+  } else if (!simulate.value_or(true)) {
+    line.Problem("--robust", "needs --simulate");
+  } else if (aimed.objective == Objective::kMemory) {
+    line.Problem("--robust", "ranks by time; give --objective throughput");
+  }
   Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
@@ -322,9 +445,30 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     job.search.forbid = std::move(forbid);
   }
 
+  std::optional<RobustOptions> unlike;
+  if (robust) {
+    unlike = RobustOptions{.gpu_jitter = gpu_jitter.value_or(RobustOptions{}.gpu_jitter),
+                           .slow = ReadDisturbance(slow, {}, Cluster(job.cluster)),
+                           .slow_names = slow,
+                           .seed = std::uint64_t(seed.value_or(0)),
+                           .threads = options.threads,
+                           .progress = {}};
+    if (!unlike->slow.slow_links.empty()) {
+      throw ConfigError("--slow: of --robust takes GPUs and nodes; links are for simulate");
+    }
+  }
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
-  if (html) page.emplace(*html);
-  PlanAnswer answer = PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain);
+  if (html && first) page.emplace(*html);
+  std::optional<SizeAnswer> sizes;
+  if (!nodes.empty() || aim.given()) {
+    const std::size_t shares = aimed.nodes.size() + 1;  // of the time
+    if (time) time = (1 / double(shares)) * *time;
+    sizes = SolveSizes(job, options, simulate.value_or(true), time, std::move(aimed), console);
+    job.cluster.nodes = sizes->sizes[sizes->chosen].nodes;
+  }
+  PlanAnswer answer =
+      PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time, unlike);
+  answer.sizes = std::move(sizes);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {
@@ -359,7 +503,9 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     page->Commit();
     SayWritten(*page, console);
   }
-  if (answer.exported) {
+  if (!first) {
+    // Somebody else's to write.
+  } else if (answer.exported) {
     ExportFlags::Write(*out, *answer.exported, console);
   } else if (out && !answer.plans().empty()) {
     try {
@@ -371,8 +517,26 @@ int PlanCommand(std::span<const std::string> args, Console& console) {
     console.err << fmt::format("millwright: no plan, so {} is not written\n",
                                Printable(*out, kMostNameShown));
   }
+  if (answer.sizes && !answer.sizes->met) return 1;
   const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans().empty();
   return yes ? 0 : 1;
+}
+
+}  // namespace
+
+int PlanCommand(std::span<const std::string> args, Console& console) {
+  GoOnWithMpi(args);
+  return PlanPart(args, console, {}, 1);
+}
+
+int PlanRankCommand(std::span<const std::string> args, Console& console,
+                    Communicator& communicator) {
+  const SearchPart part = PartOf(communicator);
+  if (part.index == 0) return PlanPart(args, console, part, ProcessesHere());
+  std::ostream nowhere(nullptr);
+  Console quiet{.out = nowhere, .err = nowhere, .style = console.style, .progress = false};
+  PlanPart(args, quiet, part, ProcessesHere());
+  return 0;  // the exit code is the first's
 }
 
 }  // namespace millwright

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of `millwright run` or `measure`, as mpirun starts it: the same words, and MPI.
+// One rank of `millwright run`, `measure` or `plan`, as mpirun starts it: the same words, and MPI.
 
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "core/config_io.h"
 #include "runtime/backend.h"
 #include "runtime/mpi_communicator.h"
@@ -26,6 +29,9 @@ int main(int argc, char** argv) {
     const int answer = millwright::RankCommand(args, console, *communicator);
     std::cout.flush();
     return answer;
+  } catch (const millwright::Interrupted& interrupted) {
+    code = 128 + interrupted.signal;
+    why = "interrupted";
   } catch (const millwright::ConfigError& error) {
     code = 2;
     why = error.what();
@@ -37,6 +43,13 @@ int main(int argc, char** argv) {
     why = "this machine has too little memory for the ranks";
   } catch (const std::exception& error) {
     why = error.what();
+  }
+  if (communicator->rank() > 0) {
+    // What is wrong for all the first says, and ends them.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+  for (std::size_t at = why.find('\n'); at != std::string::npos; at = why.find('\n', at + 1)) {
+    why.insert(at + 1, "millwright: ");
   }
   std::cerr << "millwright: " + why + "\n" << std::flush;
   millwright::AbortMpi(code);

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdlib>
 #include <ostream>
 #include <vector>
 
+#include "cli/rank_program.h"
 #include "planner/step_spec.h"
 #include "runtime/cuda/gpu_calls.h"
 #include "runtime/launch.h"
@@ -20,14 +20,6 @@ namespace millwright {
 namespace {
 
 constexpr Seconds kMeeting{120};  // within which all ranks that torchrun starts are there
-
-// Beside this one.
-std::string RankProgram() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
-  const std::string self(path.data(), std::size_t(std::max<ssize_t>(size, 0)));
-  return self.substr(0, self.rfind('/') + 1) + "millwright-rank";
-}
 
 // Before ranks are started on this machine: one message, and not one of each rank.
 void CheckGpus(int ranks) {
@@ -56,13 +48,7 @@ int StartProcesses(const RankedCommand& command, Console& console) {
         "ranks as threads of one process");
   }
   if (UnderMpirun()) {
-    // One of the ranks already.
-    words.insert(words.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    execv(program.c_str(), argv.data());
-    throw ConfigError(fmt::format("cannot start {}", program));
+    BecomeRank(program, std::move(words));  // is one already
   }
   setenv("COLUMNS", std::to_string(console.style.width).c_str(), 1);
   const LaunchOutcome outcome = LaunchRanks(program, words, command.ranks);

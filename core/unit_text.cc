@@ -138,6 +138,22 @@ bool BeyondDouble(std::string_view text, Dimension dimension) {
   return value && !std::isfinite(*value);
 }
 
+std::optional<Seconds> ParseDuration(std::string_view text) {
+  struct Long {
+    std::string_view name;
+    double seconds;
+  };
+  for (const Long unit : {Long{"min", 60}, Long{"h", 3600}, Long{"d", 86400}}) {
+    if (!text.ends_with(unit.name)) continue;
+    const std::string in_seconds =
+        std::string(text.substr(0, text.size() - unit.name.size())).append("s");
+    const std::optional<Seconds> number = ParseQuantity<Seconds>(in_seconds);
+    if (!number || !std::isfinite(unit.seconds * number->value)) return {};
+    return unit.seconds * *number;
+  }
+  return ParseQuantity<Seconds>(text);
+}
+
 std::string ExactText(double value, Dimension dimension) {
   MILLWRIGHT_CHECK(std::isfinite(value));
   const Family& family = FamilyOf(dimension);

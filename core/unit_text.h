@@ -49,6 +49,10 @@ std::string ExactText(Quantity<S, B, F> q) {
   return ExactText(q.value, DimensionOf(q));
 }
 
+// A time that people wait for: a number of s, min, h or d, or of smaller units ("5s", "1.5 h");
+// empty where it is anything else.
+std::optional<Seconds> ParseDuration(std::string_view text);
+
 // For messages: the units accepted ("B, kB, ...") and a value as one should be written.
 std::string UnitList(Dimension dimension);
 std::string_view ExampleText(Dimension dimension);

@@ -2,6 +2,8 @@
 #include "planner/contenders.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 
 #include "planner/parallel_work.h"
@@ -17,8 +19,9 @@ std::optional<SimulatedCost> SimulatedCostOf(const Estimator& estimator, const E
   return CostOfStep(estimator, estimate, spec);
 }
 
-bool Better(const Contender& a, const Contender& b) {
-  return Before({a.estimate.plan, a.step(), a.peak()}, {b.estimate.plan, b.step(), b.peak()});
+bool Better(Objective objective, const Contender& a, const Contender& b) {
+  return Better(objective, {a.estimate.plan, a.step(), a.peak()},
+                {b.estimate.plan, b.step(), b.peak()});
 }
 
 }  // namespace
@@ -30,16 +33,21 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
   std::vector<Estimator> estimators;  // one a thread
   estimators.reserve(std::size_t(options.threads));
   for (int i = 0; i < options.threads; ++i) estimators.emplace_back(model, training, cluster);
+  std::atomic<int> too_late = 0;
   const auto work = [&](int thread, std::size_t i) {
     const Estimator& estimator = estimators[std::size_t(thread)];
     all[i].estimate = estimator.Itemise(plans[i].plan);
-    if (options.simulate) {
+    if (!options.simulate) return;
+    if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline) {
+      ++too_late;
+    } else {
       all[i].simulated = SimulatedCostOf(estimator, all[i].estimate, options.most_tasks);
     }
   };
   ForEachInParallel(all.size(), options.threads, work, options.progress);
 
   Contenders result;
+  result.too_late = too_late;
   std::vector<double> differences;
   for (const Contender& contender : all) {
     if (contender.simulated) {
@@ -48,13 +56,16 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
       ++result.too_large;
     }
   }
+  result.too_large -= result.too_late;
   std::sort(differences.begin(), differences.end());
   if (!differences.empty()) {
     result.simulated = int(differences.size());
     result.median_difference = differences[differences.size() / 2];
     result.largest_difference = differences.back();
   }
-  std::sort(all.begin(), all.end(), Better);
+  std::sort(all.begin(), all.end(), [&](const Contender& a, const Contender& b) {
+    return Better(options.objective, a, b);
+  });
   for (Contender& contender : all) {
     const bool fits = contender.peak() <= options.memory_limit;
     (fits ? result.plans : result.left_out).push_back(std::move(contender));

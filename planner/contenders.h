@@ -7,6 +7,7 @@
 // apart they are.  A plan that fits by the estimate and not by the simulated peak is left out.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -36,13 +37,17 @@ struct Contenders {
   // Of all that were simulated, |difference()|.
   int simulated = 0;
   int too_large = 0;  // not simulated for their number of tasks: by the estimate
+  int too_late = 0;   // not simulated for the deadline: by the estimate
   double median_difference = 0, largest_difference = 0;
 };
 
 struct ContenderOptions {
   bool simulate = true;
+  Objective objective = Objective::kThroughput;
   Bytes memory_limit;
   int threads = 1;
+  // Plans that are not begun by then keep their estimate.
+  std::optional<std::chrono::steady_clock::time_point> deadline;
   double most_tasks = 4e6;  // of a merged step; more keep their estimate: half a second, 0.4 GB
   std::function<void(double share_done)> progress;  // from the calling thread
 };

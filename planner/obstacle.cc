@@ -10,7 +10,7 @@
 
 #include "core/unit_text.h"
 #include "planner/feasibility.h"
-#include "planner/search.h"
+#include "planner/search_space.h"
 #include "sim/schedule.h"
 
 namespace millwright {

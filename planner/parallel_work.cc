@@ -36,7 +36,12 @@ void ForEachInParallel(std::size_t items, int threads,
     }
     while (progress && running > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      progress(std::min(1.0, double(next) / double(std::max<std::size_t>(1, items))));
+      try {
+        progress(std::min(1.0, double(next) / double(std::max<std::size_t>(1, items))));
+      } catch (...) {
+        next = items;
+        throw;  // when the threads have ended
+      }
     }
   }
   for (const std::exception_ptr& failure : failures) {

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "planner/cluster_size.h"
 #include "planner/contenders.h"
 #include "planner/estimator.h"
 #include "planner/job.h"
 #include "planner/remedies.h"
+#include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/sensitivity.h"
 #include "report/export.h"
@@ -28,6 +30,7 @@ struct Explanation {
 
 struct PlanAnswer {
   Job job;  // the question; its search limits are those of the search
+  Objective objective = Objective::kThroughput;
   std::vector<std::string> warnings;
   SearchResult result;
   Contenders contenders;  // of result.plans; of its plans those to be listed
@@ -36,12 +39,15 @@ struct PlanAnswer {
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;
   std::vector<Remedy> remedies;
-  std::string why_not;  // where there is no plan, not even one that does not fit
+  bool seeks_remedies = true;  // false: there was no time for it
+  std::string why_not;         // where there is no plan, not even one that does not fit
   std::optional<Explanation> explanation;
   std::optional<Exported> exported;  // of the best plan
   std::optional<SensitivityAnswer> sensitivity;
-  double search_seconds = 0;    // wall time, the only part that differs between runs
-  double simulate_seconds = 0;  // of it
+  std::optional<SizeAnswer> sizes;     // of which this is the answer of the chosen one
+  std::optional<RobustAnswer> robust;  // by which the plans are in order
+  double search_seconds = 0;           // wall time, the only part that differs between runs
+  double simulate_seconds = 0;         // of it
   int threads = 0;
 
   const std::vector<Contender>& plans() const { return contenders.plans; }

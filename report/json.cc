@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/parameters.h"
@@ -167,6 +168,20 @@ Json Counts(const SearchResult& result, const ModelConfig& model) {
           {"out_of_memory", std::move(out_of_memory)}};
 }
 
+Json ToJson(const Certificate& c) {
+  Json pruned = Json::object();
+  for (std::size_t i = 0; i < kBounds; ++i) {
+    if (c.ruled_out[i] > 0) pruned[Key(JsonKey(static_cast<Bound>(i)))] = c.ruled_out[i];
+  }
+  return {{"exact", c.exact()},
+          {"best_bound_s", std::isfinite(c.best_bound.value) ? Json(c.best_bound.value) : Json()},
+          {"gap", c.gap},
+          {"space", c.space},
+          {"costed", c.costed},
+          {"unvisited", c.unvisited},
+          {"pruned", std::move(pruned)}};
+}
+
 Json ToJson(const Exported& exported) {
   Json files = Json::array(), unexpressed = Json::array();
   for (const ExportedFile& file : exported.files) files.push_back(file.name);
@@ -194,6 +209,51 @@ Json ToJson(const SensitivityAnswer& answer, const ModelConfig& model) {
           {"resources", std::move(resources)}};
 }
 
+Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
+  const SizeQuestion& q = answer.question;
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
+  Json sizes = Json::array();
+  for (const ClusterSize& size : answer.sizes) {
+    Json one{{"nodes", size.nodes}, {"gpus", size.gpus}, {"fits", size.best.has_value()}};
+    if (size.best) {
+      one.update({{"reason", nullptr},
+                  {"step_time_s", size.best->step().value},
+                  {"tokens_per_s", answer.TokensPerSecond(size)},
+                  {"gpu_hours_per_m_tokens", 1e6 * answer.GpuHoursPerToken(size)},
+                  {"time_s", q.tokens ? Json(answer.TimeOf(size).value) : Json(nullptr)},
+                  {"usd", q.tokens && q.price ? Json(answer.UsdOf(size)) : Json(nullptr)},
+                  {"tokens_per_usd",
+                   q.price ? Json(1 / (*q.price * answer.GpuHoursPerToken(size))) : Json(nullptr)},
+                  {"meets_deadline", q.deadline ? Json(answer.Meets(size)) : Json(nullptr)},
+                  {"plan", ToJson(size.best->estimate.plan, model)}});
+    } else {
+      one["reason"] = size.reason;
+    }
+    sizes.push_back(std::move(one));
+  }
+  return {{"chosen_nodes", answer.met ? Json(answer.sizes[answer.chosen].nodes) : Json(nullptr)},
+          {"tokens", or_null(q.tokens)},
+          {"deadline_s", q.deadline ? Json(q.deadline->value) : Json(nullptr)},
+          {"usd_per_gpu_hour", or_null(q.price)},
+          {"sizes", std::move(sizes)}};
+}
+
+Json ToJson(const RobustAnswer& answer) {
+  Json plans = Json::array();
+  for (const std::optional<RobustCost>& cost : answer.costs) {
+    plans.push_back(cost ? Json{{"median_s", cost->median.value},
+                                {"p95_s", cost->p95.value},
+                                {"high_s", cost->high.value}}
+                         : Json(nullptr));
+  }
+  return {{"gpu_jitter", answer.options.gpu_jitter},
+          {"slow", answer.options.slow_names},
+          {"seed", answer.options.seed},
+          {"draws", answer.options.draws},
+          {"interval_high", answer.interval_high},
+          {"plans", std::move(plans)}};
+}
+
 // Names come from files, and files may hold anything: what is not UTF-8 is replaced.
 std::string Dump(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
@@ -211,6 +271,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   // The best plan's own fields stand at the top, as those of `estimate` do.
   Json json = answer.plans().empty() ? Json::object() : contender(answer.plans().front());
   json["question"] = QuestionJson(answer.job);
+  json["question"]["objective"] = std::string(NameOf(answer.objective));
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
@@ -221,12 +282,14 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   const Contenders& contenders = answer.contenders;
   json["simulation"] = {{"simulated", contenders.simulated},
                         {"too_large", contenders.too_large},
+                        {"too_late", contenders.too_late},
                         {"median_error", contenders.median_difference},
                         {"largest_error", contenders.largest_difference},
                         {"none_fits", contenders.none_fits_simulated},
                         {"left_out", ToArray(contenders.left_out, contender)}};
   json["in_framework"] = answer.in_framework ? contender(*answer.in_framework) : Json(nullptr);
   json["pareto"] = ToArray(answer.pareto, estimate);
+  json["certificate"] = ToJson(answer.result.certificate);
   json.update(Counts(answer.result, answer.job.model));
   json["reason"] = text_or_null(Reason(answer));
   json["nearest_miss"] = answer.nearest_miss ? estimate(*answer.nearest_miss) : Json(nullptr);
@@ -256,6 +319,8 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     one.update(Counts(x.result, answer.job.model));
     json["explain"] = std::move(one);
   }
+  if (answer.sizes) json["sizes"] = ToJson(*answer.sizes, answer.job.model);
+  if (answer.robust) json["robust"] = ToJson(*answer.robust);
   if (answer.exported) json["export"] = ToJson(*answer.exported);
   if (answer.sensitivity) json["sensitivity"] = ToJson(*answer.sensitivity, answer.job.model);
   json["timing"] = {{"search_s", answer.search_seconds},

@@ -9,6 +9,7 @@
 #include "core/unit_text.h"
 #include "cost_models/interval.h"
 #include "report/estimate_text.h"
+#include "report/size_text.h"
 
 namespace millwright {
 namespace {
@@ -160,11 +161,11 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
   if (answer.nearest_miss) {
-    text += '\n' + RemediesText(answer, style);
+    if (answer.seeks_remedies) text += '\n' + RemediesText(answer, style);
     text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
             MemoryText(*answer.nearest_miss, style);
   }
-  return text + '\n' + RejectionText(answer.result, style);
+  return text + '\n' + CertificateText(answer.result, style) + RejectionText(answer.result, style);
 }
 
 std::string LeastMemory(const Estimate& e, const PlanAnswer& answer) {
@@ -332,6 +333,64 @@ std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {
   return items;
 }
 
+std::string CertificateText(const SearchResult& result, const Style& style) {
+  const Certificate& c = result.certificate;
+  if (c.space == 0) return {};
+  std::vector<std::pair<std::int64_t, Bound>> bounds;
+  for (std::size_t i = 0; i < kBounds; ++i) {
+    if (c.ruled_out[i] > 0) bounds.emplace_back(c.ruled_out[i], static_cast<Bound>(i));
+  }
+  std::stable_sort(bounds.begin(), bounds.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  if (!c.exact()) {
+    text = fmt::format("{} of {} were not visited in the time given; ", FormatInteger(c.unvisited),
+                       Counted(c.space, "candidate"));
+    text +=
+        result.plans.empty() ? "of the others none fits"
+        : c.gap > 0
+            ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
+                          PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
+            : std::string("by a bound none of them is faster than the best by the estimate");
+  } else if (std::isinf(c.best_bound.value)) {
+    text = fmt::format("Proven that none of {} fits with its layers divided evenly",
+                       Counted(c.space, "candidate"));
+  } else {
+    text = fmt::format("Proven best of {} with layers divided evenly, by the estimate",
+                       Counted(c.space, "candidate"));
+  }
+  text += fmt::format(": {} costed", FormatInteger(c.costed));
+  for (const auto& [count, bound] : bounds) {
+    text += fmt::format(", {} {}", FormatInteger(count), Name(bound));
+  }
+  return Wrapped(text + '.', style.width, 2) + '\n';
+}
+
+std::string RobustText(const PlanAnswer& answer, const Style& style) {
+  if (!answer.robust) return {};
+  const RobustAnswer& r = *answer.robust;
+  TextTable table;
+  for (const char* title : {"#", "simulated", "median", "95%", "and interval"}) table.Column(title);
+  table.Column("plan", Align::kLeft);
+  for (std::size_t i = 0; i < r.costs.size(); ++i) {
+    const Contender& plan = answer.plans()[i];
+    const auto cell = [&](Seconds RobustCost::*part) {
+      return r.costs[i] ? PerStep(*r.costs[i].*part) : std::string("-");
+    };
+    table.Row({std::to_string(i + 1), PerStep(plan.step()), cell(&RobustCost::median),
+               cell(&RobustCost::p95), cell(&RobustCost::high), BriefName(plan.estimate.plan)});
+  }
+  std::string slow;
+  for (const std::string& name : r.options.slow_names) slow += ", " + name;
+  const std::string how = fmt::format(
+      "Ranked by the 95% quantile of {} draws in which GPUs differ by {} (sigma, seed {}){}; with "
+      "the "
+      "upper end of the 90% interval, {:.2f} times, on top.",
+      r.options.draws, Percent(r.options.gpu_jitter), r.options.seed, slow, r.interval_high);
+  return Bold("Where GPUs are not alike", style) + '\n' + table.Text(style, 2) +
+         Wrapped(how, style.width, 2) + "\n\n";
+}
+
 std::string RejectionText(const SearchResult& result, const Style& style) {
   std::string text =
       Bold(fmt::format("{} costed; what was rejected", Counted(result.searched, "plan")), style) +
@@ -368,10 +427,19 @@ std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
     lines.push_back(
         fmt::format("The estimate is {} off the simulation.", Percent(all.largest_difference)));
   } else if (all.simulated > 1) {
-    lines.push_back(fmt::format(
-        "Ranked by simulated step, of the {} fastest by the estimate; it is {} off at "
-        "the median and {} at most.",
-        all.simulated, Percent(all.median_difference), Percent(all.largest_difference)));
+    const bool smallest = answer.objective == Objective::kMemory;
+    std::string ranked =
+        fmt::format("Ranked by simulated {}, of the {} {} by the estimate",
+                    smallest ? "peak" : "step", all.simulated, smallest ? "smallest" : "fastest");
+    if (answer.robust) {
+      ranked = fmt::format(
+          "The {} fastest by the estimate were simulated, of these the best {} ranked by "
+          "draws",
+          all.simulated, answer.robust->costs.size());
+    }
+    lines.push_back(fmt::format("{}; {} is {} off at the median and {} at most.", ranked,
+                                answer.robust ? "the estimate" : "it",
+                                Percent(all.median_difference), Percent(all.largest_difference)));
   }
   if (all.too_large > 0) {
     lines.push_back(fmt::format(
@@ -379,6 +447,10 @@ std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
         "tasks "
         "(simulate takes it).",
         all.too_large, all.too_large + all.simulated, FormatCount(ContenderOptions{}.most_tasks)));
+  }
+  if (all.too_late > 0) {
+    lines.push_back(fmt::format("For {} there was no time to simulate: they keep their estimate.",
+                                Counted(all.too_late, "plan")));
   }
   if (all.none_fits_simulated) {
     lines.push_back(
@@ -457,21 +529,28 @@ std::string Reason(const Explanation& x, const PlanAnswer& answer) {
 }
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
+  if (answer.sizes) {
+    PlanAnswer of_one = answer;
+    of_one.sizes.reset();
+    return SizeText(*answer.sizes, style) + PlanAnswerText(of_one, style);
+  }
   if (answer.explanation) return ExplanationText(answer, style);
   if (answer.plans().empty()) return NoPlanText(answer, style);
   const Estimate& best = answer.plans().front().estimate;
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer)) + '\n';
+  const char* best_layouts =
+      answer.objective == Objective::kMemory ? "layouts of least memory" : "fastest layouts";
   const std::string title =
       answer.plans().size() == 1
-          ? std::string("The fastest layout")
-          : fmt::format(
-                "The {} fastest layouts, each with its best schedule, ZeRO stage and "
-                "recomputation",
-                answer.plans().size());
+          ? std::string(answer.objective == Objective::kMemory ? "The layout of least memory"
+                                                               : "The fastest layout")
+          : fmt::format("The {} {}, each with its best schedule, ZeRO stage and recomputation",
+                        answer.plans().size(), best_layouts);
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
           ToldApartText(answer, style) + SimulatedText(answer, style) +
-          InFrameworkText(answer, style) + '\n';
+          InFrameworkText(answer, style) + CertificateText(answer.result, style) + '\n';
+  text += RobustText(answer, style);
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);

@@ -30,6 +30,10 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style);
 // How far estimates and simulations are apart, and which plans were left out; empty where nothing
 // was simulated.
 std::string SimulatedText(const PlanAnswer& answer, const Style& style);
+// What is proven of the best plan, and by what.
+std::string CertificateText(const SearchResult& result, const Style& style);
+// What draws of unlike GPUs make of the best plans; empty where none were asked for.
+std::string RobustText(const PlanAnswer& answer, const Style& style);
 std::string RejectionText(const SearchResult& result, const Style& style);
 // What `plan` loses to `winner`, in one sentence that names the largest causes.
 std::string LossSentence(const Contender& plan, const Contender& winner);

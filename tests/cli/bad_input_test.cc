@@ -105,7 +105,6 @@ TEST_F(BadInput, EverythingIsMissing) {
 TEST_F(BadInput, NumbersOfFlags) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster dgx-h100 --nodes 0 --global-batch 1e400 "
                "--seq nan --moe-imbalance nan --precision bf61 --memory-margin 200% --top 1e3"),
-            "millwright: --nodes: expected an integer between 1 and 262144, got \"0\"\n"
             "millwright: --global-batch: expected an integer between 1 and 1073741824, got "
             "\"1e400\"\n"
             "millwright: --seq: expected an integer between 1 and 1073741824, got \"nan\"\n"
@@ -114,7 +113,8 @@ TEST_F(BadInput, NumbersOfFlags) {
             "millwright: --moe-imbalance: expected a number between 1 and 1000, got \"nan\"\n"
             "millwright: --top: expected an integer between 1 and 10000, got \"1e3\"\n"
             "millwright: --memory-margin: expected a share from 0% to 99%, got "
-            "\"200%\"\n");
+            "\"200%\"\n"
+            "millwright: --nodes: expected an integer between 1 and 262144, got \"0\"\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --cluster dgx-h100 --gpus 99999999999999999999 "
                "--global-batch -8 --seq 4096"),
             "millwright: --gpus: expected an integer between 1 and 262144, got "
@@ -136,10 +136,10 @@ TEST_F(BadInput, UnknownOptionAndItsValue) {
 
 TEST_F(BadInput, Values) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b" + std::string(kRest) + " --nodes"),
-            "millwright: --nodes: expected a value (N)\n");
+            "millwright: --nodes: expected a value (N|A..B)\n");
   EXPECT_EQ(Of("plan --model= --nodes --json" + std::string(kRest)),
             "millwright: --model: expected a value (NAME|PATH)\n"
-            "millwright: --nodes: expected a value (N)\n");
+            "millwright: --nodes: expected a value (N|A..B)\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --nodes 1 --nodes 2" + std::string(kRest)),
             "millwright: --nodes: given 2 times\n");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --json=3" + std::string(kRest)),
@@ -229,8 +229,10 @@ TEST_F(BadInput, Out) {
 }
 
 TEST_F(BadInput, EmptyWords) {
-  const std::pair<const char*, const char*> options[] = {
-      {"--nodes", "N"}, {"--require", "KNOB=V|V,..."}, {"--out", "JOB.json"}, {"--gpu", "NAME"}};
+  const std::pair<const char*, const char*> options[] = {{"--nodes", "N|A..B"},
+                                                         {"--require", "KNOB=V|V,..."},
+                                                         {"--out", "JOB.json"},
+                                                         {"--gpu", "NAME"}};
   for (const auto& [name, shown] : options) {
     std::vector<std::string> args = Words("plan --model llama-3.1-8b" + std::string(kRest));
     args.insert(args.begin() + 1, {name, ""});

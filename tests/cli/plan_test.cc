@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -40,13 +41,14 @@ TEST(Plan, AnswersFirst) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, StartsWith("Best: tp"));
-  for (const char* part : {"\nModel       llama-3.1-8b, 8.03 B parameters, 32 layers\n",
-                           "\nCluster     2 nodes of dgx-h100, 16 GPUs (H100-SXM, 79.6 GiB)\n",
-                           // 64 x 4,096 = 262,144 tokens.
-                           "\nStep        64 sequences of 4,096 tokens, 262 k tokens in all\n",
-                           "\nSearch      at least 5% of the memory left free\n",
-                           "\nThe 10 fastest layouts, ", "\nTime of a step ", "\nMemory of ",
-                           "\nWhat less memory costs: ", " plans costed; what was rejected\n"}) {
+  for (const char* part :
+       {"\nModel       llama-3.1-8b, 8.03 B parameters, 32 layers\n",
+        "\nCluster     2 nodes of dgx-h100, 16 GPUs (H100-SXM, 79.6 GiB)\n",
+        // 64 x 4,096 = 262,144 tokens.
+        "\nStep        64 sequences of 4,096 tokens, 262 k tokens in all\n",
+        "\nSearch      at least 5% of the memory left free\n", "\nThe 10 fastest layouts, ",
+        "\nTime of a step ", "\nMemory of ", "\n  Proven best of ",
+        "\nWhat less memory costs: ", " plans costed; what was rejected\n"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
 }
@@ -62,19 +64,93 @@ TEST(Plan, NoLineIsWiderThanTheTerminal) {
   }
 }
 
+// What bounds rule out changes no answer, and every candidate is accounted for.
+TEST(Plan, CertificateEqualsCostingAll) {
+  const std::string question = "plan --json --no-simulate" + std::string(kSmall);
+  const Json bounded = Parsed(RunCommand(question));
+  const Json all = Parsed(RunCommand(question + " --exact"));
+  for (const char* key : {"plans", "pareto", "in_framework", "nearest_miss"}) {
+    EXPECT_EQ(bounded[key], all[key]) << key;
+  }
+  const Json &proof = bounded["certificate"], &every = all["certificate"];
+  EXPECT_THAT(Keys(proof), testing::ElementsAre("exact", "best_bound_s", "gap", "space", "costed",
+                                                "unvisited", "pruned"));
+  EXPECT_EQ(proof["exact"], true);
+  EXPECT_EQ(proof["gap"], 0);
+  // Layers divided unevenly may do better than any candidate.
+  EXPECT_GE(proof["best_bound_s"], bounded["step_time_s"]);
+  std::int64_t sum = proof["costed"];
+  for (const auto& [bound, count] : proof["pruned"].items()) sum += count.get<std::int64_t>();
+  EXPECT_EQ(proof["space"], sum);
+  EXPECT_EQ(every["space"], sum);
+  EXPECT_EQ(every["costed"], sum);
+  EXPECT_EQ(every["pruned"], Json::object());
+  EXPECT_LT(proof["costed"], every["costed"]);
+}
+
+TEST(Plan, BudgetAnswersWithTheBestSoFar) {
+  const std::string question = "plan --json --no-simulate" + std::string(kSmall);
+  const Json whole = Parsed(RunCommand(question));
+  const Json ample = Parsed(RunCommand(question + " --budget 1h"));
+  EXPECT_EQ(ample["plans"], whole["plans"]);
+  EXPECT_EQ(ample["certificate"]["exact"], true);
+  EXPECT_EQ(ample["certificate"]["unvisited"], 0);
+
+  // A large cluster, and a batch of many divisors: hours, if all of it were visited.
+  const std::string large =
+      "plan --model deepseek-v3 --cluster dgx-h100 --nodes 16384 --global-batch 7207200 --seq "
+      "16384 "
+      "--schedules all --no-simulate --budget 300ms";
+  const Json some = Parsed(RunCommand(large + " --json"));
+  const Json& proof = some["certificate"];
+  EXPECT_EQ(proof["exact"], false);
+  EXPECT_GT(proof["unvisited"], 1'000'000'000);
+  EXPECT_GT(proof["best_bound_s"], 0);
+  EXPECT_THAT(RunCommand(large).out, HasSubstr(" were not visited in the time given; "));
+}
+
+TEST(Plan, BadBudgets) {
+  for (const char* time : {"0s", "-1s", "5", "31d", "soon", "1e400s"}) {
+    const Outcome outcome = RunCommand("plan --budget " + std::string(time) + kSmall);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.err,
+              "millwright: --budget: expected a time above 0 s and up to 30 d, such as 5s, got \"" +
+                  std::string(time) + "\"\n");
+  }
+  EXPECT_EQ(
+      RunCommand("plan --budget 5s --exact --sensitivity --explain tp=1" + std::string(kSmall)).err,
+      "millwright: --exact: costs every candidate, whatever --budget says\n"
+      "millwright: --explain: searches again, whatever --budget says\n"
+      "millwright: --sensitivity: searches again, whatever --budget says\n");
+}
+
+// A signal that is already there when the search begins.
+TEST(Plan, InterruptsEndIt) {
+  sigset_t held, before;
+  sigemptyset(&held);
+  sigaddset(&held, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &held, &before);
+  raise(SIGINT);
+  const Outcome outcome = RunCommand("plan" + std::string(kSmall));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err, "millwright: interrupted\n");
+}
+
 TEST(Plan, JsonKeys) {
   const Outcome outcome = RunCommand("plan --json" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   const Json json = Parsed(outcome);
   EXPECT_THAT(
       Keys(json),
-      testing::ElementsAre("step_time_s", "interval", "tokens_per_s_per_gpu",
-                           "model_tflops_per_gpu", "mfu", "hfu", "ideal_time_s", "mfu_convention",
-                           "fits", "plan", "micro_batches", "slowest_stage", "time", "memory",
-                           "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
-                           "estimate_error", "question", "warnings", "memory_limit_bytes", "plans",
-                           "simulation", "in_framework", "pareto", "searched", "rejected",
-                           "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
+      testing::ElementsAre(
+          "step_time_s", "interval", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hfu",
+          "ideal_time_s", "mfu_convention", "fits", "plan", "micro_batches", "slowest_stage",
+          "time", "memory", "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
+          "estimate_error", "question", "warnings", "memory_limit_bytes", "plans", "simulation",
+          "in_framework", "pareto", "certificate", "searched", "rejected", "out_of_memory",
+          "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);

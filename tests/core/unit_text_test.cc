@@ -136,5 +136,16 @@ TEST(Format, RatesAndCounts) {
   EXPECT_EQ(FormatInteger(std::numeric_limits<std::int64_t>::min()), "-9,223,372,036,854,775,808");
 }
 
+TEST(UnitText, Durations) {
+  EXPECT_EQ(ParseDuration("5s"), Seconds(5));
+  EXPECT_EQ(ParseDuration("250 ms"), Seconds(0.25));
+  EXPECT_EQ(ParseDuration("1.5min"), Seconds(90));
+  EXPECT_EQ(ParseDuration("2 h"), Seconds(7200));
+  EXPECT_EQ(ParseDuration("30d"), Seconds(2592000));
+  for (const char* bad : {"", "5", "d", "1 day", "nan h", "1e308d", "5s d", "1hh"}) {
+    EXPECT_EQ(ParseDuration(bad), std::nullopt) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace millwright

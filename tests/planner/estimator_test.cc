@@ -10,6 +10,7 @@
 #include "cost_models/collectives.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
+#include "planner/search_space.h"
 
 namespace millwright {
 namespace {

@@ -9,6 +9,7 @@
 #include "core/model_presets.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
+#include "planner/search_space.h"
 #include "planner/step_spec.h"
 #include "sim/full_simulation.h"
 

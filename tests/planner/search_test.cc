@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/model_presets.h"
+#include "planner/search_space.h"
 
 namespace millwright {
 namespace {

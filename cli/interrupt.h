@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Being told to stop: SIGINT and SIGTERM are held while this exists, and asked for by who works.
+//
+// So that a long search ends with its exit code, 128 and the signal's number, and not in the middle
+// of something.  Threads that are started meanwhile hold them too.
+#pragma once
+
+#include <signal.h>
+
+namespace millwright {
+
+struct Interrupted {
+  int signal = 0;
+};
+
+class Interrupts {
+ public:
+  Interrupts();
+  ~Interrupts();  // one that was not asked for acts now
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  // Throws Interrupted where a signal has come.
+  void ThrowIfAny() const;
+
+ private:
+  sigset_t held_{}, before_{};
+};
+
+}  // namespace millwright

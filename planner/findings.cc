@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/findings.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+
+namespace millwright {
+namespace {
+
+auto Degrees(const ParallelConfig& p) {
+  return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
+                    p.recompute.full_layers, p.recompute.modules, p.zero, p.zero_shard, p.tensor,
+                    p.sequence_parallel, p.context, p.context_kind, p.pipeline, p.virtual_stages,
+                    p.expert, p.expert_tensor, p.micro_batch_size, p.stage_layers);
+}
+
+}  // namespace
+
+bool Before(const RankedPlan& a, const RankedPlan& b) {
+  if (a.step != b.step) return a.step < b.step;
+  if (a.peak != b.peak) return a.peak < b.peak;
+  return Degrees(a.plan) < Degrees(b.plan);
+}
+
+bool Smaller(const RankedPlan& a, const RankedPlan& b) {
+  return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
+}
+
+std::string_view NameOf(Objective objective) {
+  switch (objective) {
+    case Objective::kThroughput:
+      return "throughput";
+    case Objective::kCost:
+      return "cost";
+    case Objective::kMemory:
+      return "memory";
+  }
+  return {};
+}
+
+bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b) {
+  return objective == Objective::kMemory ? Smaller(a, b) : Before(a, b);
+}
+
+std::string_view Name(Bound bound) {
+  switch (bound) {
+    case Bound::kModelState:
+      return "model state over the memory";
+    case Bound::kOneLayer:
+      return "one layer over the memory";
+    case Bound::kWork:
+      return "too slow with all GPUs busy";
+    case Bound::kSlowestRank:
+      return "too slow with the fullest rank busy";
+    case Bound::kRecompute:
+      return "too slow with the least that recomputation costs";
+    case Bound::kChoice:
+      return "no better than another choice of recomputation";
+  }
+  return {};
+}
+
+std::string_view JsonKey(Bound bound) {
+  switch (bound) {
+    case Bound::kModelState:
+      return "model_state";
+    case Bound::kOneLayer:
+      return "one_layer";
+    case Bound::kWork:
+      return "work";
+    case Bound::kSlowestRank:
+      return "slowest_rank";
+    case Bound::kRecompute:
+      return "recompute";
+    case Bound::kChoice:
+      return "choice";
+  }
+  return {};
+}
+
+bool ParetoFront::Admits(Seconds step, Bytes peak) const {
+  const auto after =
+      std::upper_bound(plans_.begin(), plans_.end(), step,
+                       [](Seconds s, const RankedPlan& plan) { return s < plan.step; });
+  return after == plans_.begin() || peak < std::prev(after)->peak ||
+         (std::prev(after)->step == step && std::prev(after)->peak == peak);
+}
+
+void ParetoFront::Add(const RankedPlan& plan) {
+  if (!Admits(plan.step, plan.peak)) return;
+  const auto at = std::lower_bound(plans_.begin(), plans_.end(), plan, Before);
+  if (at != plans_.begin() && std::prev(at)->peak <= plan.peak) return;
+  auto end = at;
+  while (end != plans_.end() && end->peak >= plan.peak) ++end;
+  plans_.insert(plans_.erase(at, end), plan);
+}
+
+bool ParetoFront::Beats(Seconds step, Bytes peak) const {
+  const auto at = std::lower_bound(plans_.begin(), plans_.end(), step,
+                                   [](const RankedPlan& plan, Seconds s) { return plan.step < s; });
+  return at != plans_.begin() && std::prev(at)->peak <= peak;
+}
+
+LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training) {
+  return {plan.tensor,
+          plan.context,
+          static_cast<int>(plan.context_kind),
+          plan.pipeline,
+          plan.expert,
+          plan.expert_tensor,
+          RunsIn(training.framework, plan.schedule) ? 1 : 0};
+}
+
+OutOfMemory& Findings::RejectForMemory(MemoryItem largest, std::int64_t plans) {
+  rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += plans;
+  OutOfMemory& of_item = out_of_memory[static_cast<int>(largest)];
+  of_item.count += plans;
+  return of_item;
+}
+
+std::optional<RankedPlan> Findings::NearestMiss() const {
+  std::optional<RankedPlan> nearest;
+  for (const OutOfMemory& item : out_of_memory) {
+    if (!item.nearest) continue;
+    if (!nearest || Smaller(*item.nearest, *nearest)) nearest = item.nearest;
+  }
+  return nearest;
+}
+
+void Merge(Findings& into, const Findings& from) {
+  const auto best = [&](auto& all, const auto& more) {
+    for (const auto& [key, plan] : more) {
+      std::optional<RankedPlan>& slot = all[key];
+      if (plan && (!slot || Better(into.objective, *plan, *slot))) slot = plan;
+    }
+  };
+  best(into.best, from.best);
+  best(into.near, from.near);
+  for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
+  into.searched += from.searched;
+  for (std::size_t i = 0; i < kBounds; ++i) into.ruled_out[i] += from.ruled_out[i];
+  for (std::size_t i = 0; i < kRejectionReasons; ++i) into.rejected[i] += from.rejected[i];
+  for (std::size_t i = 0; i < kMemoryItems; ++i) {
+    OutOfMemory& item = into.out_of_memory[i];
+    item.count += from.out_of_memory[i].count;
+    const std::optional<RankedPlan>& nearest = from.out_of_memory[i].nearest;
+    if (nearest && (!item.nearest || Smaller(*nearest, *item.nearest))) item.nearest = nearest;
+  }
+}
+
+std::vector<RankedPlan> BestOfLayouts(const Findings& findings, int top, bool in_framework) {
+  std::vector<RankedPlan> plans;
+  // Of one layout's two the one that is no framework's comes first.
+  const LayoutKey* last = nullptr;
+  for (const auto& [key, plan] : findings.best) {
+    if (!plan || (in_framework && key.back() == 0)) continue;
+    const bool same = last != nullptr && std::equal(key.begin(), key.end() - 1, last->begin());
+    if (!same) {
+      plans.push_back(*plan);
+    } else if (Better(findings.objective, *plan, plans.back())) {
+      plans.back() = *plan;
+    }
+    last = &key;
+  }
+  std::sort(plans.begin(), plans.end(), [&](const RankedPlan& a, const RankedPlan& b) {
+    return Better(findings.objective, a, b);
+  });
+  if (int(plans.size()) > top) plans.resize(std::size_t(top));
+  return plans;
+}
+
+}  // namespace millwright

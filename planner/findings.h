@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What has a search found so far?  One a worker; they merge, in any order, to the same whole.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/parallel.h"
+#include "core/training.h"
+#include "core/units.h"
+#include "cost_models/memory.h"
+#include "planner/estimator.h"
+#include "planner/feasibility.h"
+
+namespace millwright {
+
+struct RankedPlan {
+  ParallelConfig plan;
+  Seconds step;
+  Bytes peak;
+};
+// Faster first, then smaller, then by degrees: a total order.
+bool Before(const RankedPlan& a, const RankedPlan& b);
+// Smaller first, then faster, then by degrees.
+bool Smaller(const RankedPlan& a, const RankedPlan& b);
+
+// What makes a plan the best.  On a given cluster the fastest plan is also the cheapest.
+enum class Objective { kThroughput, kCost, kMemory };
+std::string_view NameOf(Objective objective);
+bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b);
+
+// Plans rejected for memory in which one item is the largest of the fullest stage; where what
+// recomputation does not change is too large by itself, the largest of that.
+struct OutOfMemory {
+  std::int64_t count = 0;
+  // The one that needs least, and its fullest stage.  Empty where the plans were too large by one
+  // layer alone, which is counted and not costed.
+  std::optional<RankedPlan> nearest;
+  int stage = 0;
+};
+
+// By which bound a candidate is ruled out without being costed.
+enum class Bound {
+  kModelState,   // what recomputation does not change is over the memory
+  kOneLayer,     // one layer in backward is over the memory
+  kWork,         // all GPUs busy with the cut's work and nothing else: slower than what is reported
+  kSlowestRank,  // the fullest pipeline rank busy with its layers and nothing else: the same
+  kRecompute,    // as if every layer took the least time and the least memory of all choices of
+                 //   recomputation: slower than what is reported
+  kChoice,       // another choice of recomputation is no worse for every kind of layer
+};
+inline constexpr int kBounds = 6;
+std::string_view Name(Bound bound);     // "model state over the memory"
+std::string_view JsonKey(Bound bound);  // "model_state"
+
+// The front of plans of which none is both faster and smaller, in order of time.
+class ParetoFront {
+ public:
+  // Whether a plan with these costs would stand on the front.
+  bool Admits(Seconds step, Bytes peak) const;
+  void Add(const RankedPlan& plan);
+  // Whether a plan of it is faster than `step` and no larger than `peak`.
+  bool Beats(Seconds step, Bytes peak) const;
+  const std::vector<RankedPlan>& plans() const { return plans_; }
+
+ private:
+  std::vector<RankedPlan> plans_;
+};
+
+// The degrees that tell layouts apart: tp, cp and its kind, pp, ep, etp; and whether the framework
+// runs the schedule.
+using LayoutKey = std::array<int, 7>;
+LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
+
+struct Findings {
+  Objective objective = Objective::kThroughput;
+  std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
+  std::map<LayoutKey, std::optional<RankedPlan>> near;  //   and the best that nearly does
+  ParetoFront pareto;
+  std::int64_t searched = 0;                      // costed, whether they fit or not
+  std::array<std::int64_t, kBounds> ruled_out{};  // candidates
+  std::array<std::int64_t, kRejectionReasons> rejected{};
+  std::array<OutOfMemory, kMemoryItems> out_of_memory{};
+
+  void Reject(const Rejection& r) { ++rejected[static_cast<int>(r.reason)]; }
+  void RuleOut(Bound bound, std::int64_t candidates) {
+    ruled_out[static_cast<int>(bound)] += candidates;
+  }
+  OutOfMemory& RejectForMemory(MemoryItem largest, std::int64_t plans);
+  // The plan that needs least memory of those rejected for it.
+  std::optional<RankedPlan> NearestMiss() const;
+};
+
+void Merge(Findings& into, const Findings& from);
+
+// The best of each layout, `top` at most, best first; of `in_framework` alone those whose
+// schedule the framework runs.
+std::vector<RankedPlan> BestOfLayouts(const Findings& findings, int top, bool in_framework);
+
+}  // namespace millwright

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/findings_bytes.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/check.h"
+
+namespace millwright {
+namespace {
+
+// One list of fields for both ways: a writer appends what a reader takes.
+class Writer {
+ public:
+  template <class T>
+  void operator()(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  static constexpr bool kReads = false;
+  std::string& bytes() { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+  template <class T>
+  void operator()(T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    MILLWRIGHT_CHECK(bytes_.size() >= sizeof value);
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+  }
+  static constexpr bool kReads = true;
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+};
+
+template <class Io, class Plan>  // Plan: a RankedPlan, const where it is written
+void Fields(Io& io, Plan& ranked) {
+  auto& p = ranked.plan;
+  io(ranked.step);
+  io(ranked.peak);
+  io(p.tensor);
+  io(p.sequence_parallel);
+  io(p.context);
+  io(p.context_kind);
+  io(p.pipeline);
+  io(p.virtual_stages);
+  io(p.data);
+  io(p.expert);
+  io(p.expert_tensor);
+  io(p.micro_batch_size);
+  io(p.zero);
+  io(p.zero_shard);
+  io(p.schedule);
+  io(p.recompute.granularity);
+  io(p.recompute.full_layers);
+  std::size_t modules = p.recompute.modules.size();
+  io(modules);
+  if constexpr (Io::kReads) p.recompute.modules.resize(modules);
+  for (auto& module : p.recompute.modules) io(module);
+  std::size_t stages = p.stage_layers.size();
+  io(stages);
+  if constexpr (Io::kReads) p.stage_layers.resize(stages);
+  for (auto& layers : p.stage_layers) io(layers);
+}
+
+template <class Io, class Optional>
+void MaybeFields(Io& io, Optional& plan) {
+  bool there = plan.has_value();
+  io(there);
+  if constexpr (Io::kReads) {
+    if (there) plan.emplace();
+  }
+  if (there) Fields(io, *plan);
+}
+
+}  // namespace
+
+std::string BytesOf(const Findings& findings) {
+  Writer io;
+  for (const auto* plans : {&findings.best, &findings.near}) {
+    io(plans->size());
+    for (const auto& [key, plan] : *plans) {
+      io(key);
+      MaybeFields(io, plan);
+    }
+  }
+  io(findings.pareto.plans().size());
+  for (const RankedPlan& plan : findings.pareto.plans()) Fields(io, plan);
+  io(findings.searched);
+  io(findings.ruled_out);
+  io(findings.rejected);
+  for (const OutOfMemory& item : findings.out_of_memory) {
+    io(item.count);
+    MaybeFields(io, item.nearest);
+  }
+  return std::move(io.bytes());
+}
+
+Findings FindingsOf(std::string_view bytes) {
+  Reader io(bytes);
+  Findings findings;
+  std::size_t count = 0;
+  for (auto* plans : {&findings.best, &findings.near}) {
+    io(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      LayoutKey key{};
+      io(key);
+      MaybeFields(io, (*plans)[key]);
+    }
+  }
+  io(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    RankedPlan plan{};
+    Fields(io, plan);
+    findings.pareto.Add(plan);
+  }
+  io(findings.searched);
+  io(findings.ruled_out);
+  io(findings.rejected);
+  for (OutOfMemory& item : findings.out_of_memory) {
+    io(item.count);
+    MaybeFields(io, item.nearest);
+  }
+  MILLWRIGHT_CHECK(io.at_end());
+  return findings;
+}
+
+}  // namespace millwright

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search_space.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "sim/schedule.h"
+
+namespace millwright {
+namespace {
+
+// In ascending order, those up to `most`.
+std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
+  std::vector<int> divisors;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    for (std::int64_t divisor : {d, n / d}) {
+      if (divisor <= most) divisors.push_back(int(divisor));
+    }
+  }
+  std::sort(divisors.begin(), divisors.end());
+  divisors.erase(std::unique(divisors.begin(), divisors.end()), divisors.end());
+  return divisors;
+}
+
+// Models of hundreds of layers do not need every step: vpp is tried up to the first, and a chunk's
+// partial recomputation in at most the second many steps.
+constexpr int kMostVirtualStages = 128;
+constexpr int kMostPartialRecomputes = 128;
+
+PipelineLayout LayoutOf(const ModelConfig& model, const ScheduleChoice& choice,
+                        const PlanFilter& filter, std::vector<int> rank_of_stage) {
+  PipelineLayout layout{.virtual_stages = choice.virtual_stages,
+                        .schedules = {choice.kind},
+                        .rank_of_stage = std::move(rank_of_stage),
+                        .leading = {}};
+  layout.stages = DistinctStages(
+      StagesOf(model, choice.pipeline, layout.rank_of_stage, CopiesOfModel(choice.kind)));
+  std::size_t longest = 0;
+  for (const StageContent& stage : layout.stages) {
+    for (const auto& chunk : stage.chunks) longest = std::max(longest, chunk.size());
+  }
+  const int step = (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes;
+  Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
+  for (int n = step; n < int(longest); n += std::max(1, step)) {
+    some_layers.full_layers = n;
+    if (!filter.Allows(some_layers)) continue;
+    layout.full_layers.push_back(n);
+    layout.leading.push_back(LeadingLayers(layout.stages, n));
+  }
+  return layout;
+}
+
+PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const PlanFilter& filter,
+                          std::int64_t& forbidden) {
+  // 1F1B and interleaved first: the coarse search takes the first few.
+  std::vector<ScheduleKind> kinds = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved};
+  for (const auto& name : TrainingScheduleNames()) {
+    if (std::count(kinds.begin(), kinds.end(), name.value) == 0) kinds.push_back(name.value);
+  }
+  const bool asked_for = filter.About(Knob::kSchedule).required;
+  PipelineLayouts layouts;
+  for (int p : Divisors(gpus, model.num_layers)) {
+    if (!filter.Allows(Knob::kPp, p)) {
+      ++forbidden;
+      continue;
+    }
+    std::vector<PipelineLayout>& of_degree = layouts[p];
+    for (ScheduleKind kind : kinds) {
+      // Without a pipeline all schedules are one.
+      if (p == 1 && kind != ScheduleKind::k1F1B) continue;
+      if (!asked_for && !FollowsFromStages(kind)) continue;
+      const bool chooses = ChoosesChunks(kind);
+      const int most = chooses ? std::min(kMostVirtualStages, model.num_layers / p) : 1;
+      for (int v = chooses ? 2 : 1; v <= most; ++v) {
+        const ScheduleChoice choice{.kind = kind, .pipeline = p, .virtual_stages = v};
+        if (p * ChunksOfRank(choice) > model.num_layers) continue;
+        if (!filter.Allows(Knob::kVpp, v) ||
+            !filter.Allows(Knob::kSchedule, static_cast<int>(kind))) {
+          ++forbidden;
+          continue;
+        }
+        std::vector<int> rank_of_stage = RankOfStage(choice);
+        const auto same =
+            std::find_if(of_degree.begin(), of_degree.end(), [&](const PipelineLayout& layout) {
+              return layout.rank_of_stage == rank_of_stage &&
+                     CopiesOfModel(layout.schedules.front()) == CopiesOfModel(kind);
+            });
+        if (same != of_degree.end()) {
+          same->schedules.push_back(kind);
+        } else {
+          of_degree.push_back(LayoutOf(model, choice, filter, std::move(rank_of_stage)));
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+// Tensor, context and expert cuts, each checked as soon as it is known.
+std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig& training,
+                                 std::int64_t gpus, const PlanFilter& filter, Findings& findings) {
+  std::vector<LayerShape> shapes;
+  const auto allowed = [&](Knob knob, int value) {
+    if (filter.Allows(knob, value)) return true;
+    ++findings.rejected[static_cast<int>(RejectionReason::kForbidden)];
+    return false;
+  };
+  const auto passes = [&](const Verdict& verdict) {
+    if (!verdict) return true;
+    findings.Reject(*verdict);
+    return false;
+  };
+  for (int t : Divisors(gpus, gpus)) {
+    if (!allowed(Knob::kTp, t) || !passes(CheckTensor(model, t))) continue;
+    for (bool sp : {true, false}) {
+      if (sp && t == 1) continue;
+      if (!allowed(Knob::kSp, sp ? 1 : 0) || !passes(CheckSequenceParallel(model, t, sp))) continue;
+      for (int c : Divisors(gpus / t, gpus / t)) {
+        if (!allowed(Knob::kCp, c)) continue;
+        for (ContextParallelKind kind :
+             {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+          if (c == 1 && kind == ContextParallelKind::kUlysses) continue;
+          if (!allowed(Knob::kCpKind, static_cast<int>(kind)) ||
+              !passes(CheckContext(model, training, t, sp, c, kind))) {
+            continue;
+          }
+          const std::vector<int> experts =
+              model.has_moe() ? Divisors(gpus, gpus) : std::vector<int>{1};
+          for (int e : experts) {
+            if (!allowed(Knob::kEp, e)) continue;
+            if (!passes(CheckExpert(model, e, 1))) continue;
+            for (int x : model.has_moe() ? Divisors(gpus / e, gpus / e) : std::vector<int>{1}) {
+              if (!allowed(Knob::kEtp, x) || !passes(CheckExpert(model, e, x))) continue;
+              shapes.push_back({.tensor = t,
+                                .sequence_parallel = sp,
+                                .context = c,
+                                .context_kind = kind,
+                                .expert = e,
+                                .expert_tensor = x,
+                                .seq_length = training.seq_length});
+            }
+          }
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+}  // namespace
+
+bool Overlaps(ScheduleKind kind) {
+  return kind == ScheduleKind::kDualPipe || kind == ScheduleKind::kDualPipeV;
+}
+
+bool ShardsUnder(Framework framework, ScheduleKind kind, int zero) {
+  return zero < 2 || RunsIn(framework, kind);
+}
+
+std::vector<Recompute> RecomputeChoices(const ModelConfig& model) {
+  std::vector<RecomputeModule> modules = {RecomputeModule::kCoreAttn, RecomputeModule::kMlp,
+                                          RecomputeModule::kLayerNorm};
+  if (model.has_moe()) {
+    modules.push_back(RecomputeModule::kMoe);
+    modules.push_back(RecomputeModule::kMoeAct);
+  }
+  if (model.latent) modules.push_back(RecomputeModule::kMlaUpProj);
+  std::sort(modules.begin(), modules.end());
+
+  std::vector<Recompute> choices = {{.granularity = RecomputeGranularity::kFull, .modules = {}},
+                                    {}};
+  const ModuleMask both = Mask(RecomputeModule::kMoe) | Mask(RecomputeModule::kMoeAct);
+  for (unsigned set = 1; set < 1u << modules.size(); ++set) {
+    Recompute choice{.granularity = RecomputeGranularity::kSelective, .modules = {}};
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      if (set >> i & 1) choice.modules.push_back(modules[i]);
+    }
+    // Recomputing the whole expert layer includes its activation.
+    if ((MaskOf(choice.modules) & both) == both) continue;
+    choices.push_back(choice);
+  }
+  return choices;
+}
+
+bool Space::Irrelevant(Seconds step, Bytes peak) const {
+  // Bounds and costs are sums in different orders.
+  constexpr double kRounding = 1e-9;
+  if (exhaustive) return false;
+  const Seconds least = (1 - kRounding) * step;
+  const bool in_table =
+      objective == Objective::kMemory ? (1 - kRounding) * peak <= table_peak : least <= table_limit;
+  return !in_table && (least > front_limit || known.Beats(least, (1 - kRounding) * peak));
+}
+
+LayerShape Space::ShapeOf(std::size_t unit) const {
+  LayerShape shape = shapes[unit / micro_batches.size()];
+  shape.micro_batch_size = micro_batches[unit % micro_batches.size()];
+  return shape;
+}
+
+ParallelConfig Space::PlanOf(const LayerShape& shape) const {
+  ParallelConfig plan;
+  plan.tensor = shape.tensor;
+  plan.sequence_parallel = shape.sequence_parallel;
+  plan.context = shape.context;
+  plan.context_kind = shape.context_kind;
+  plan.expert = shape.expert;
+  plan.expert_tensor = shape.expert_tensor;
+  plan.micro_batch_size = shape.micro_batch_size;
+  return plan;
+}
+
+std::vector<Sharding> Space::Shardings(const ParallelConfig& plan) const {
+  const int data_ranks = plan.data * plan.context;
+  // Experts have data-parallel ranks of their own.
+  const std::int64_t expert_ranks = model.has_moe() ? std::int64_t{1} * data_ranks * plan.tensor /
+                                                          plan.expert / plan.expert_tensor
+                                                    : 1;
+  std::vector<int> shards = {0};
+  if (filter.Allows(Knob::kZeroShard, 0)) {
+    shards.push_back(std::gcd(data_ranks, std::max(1, cluster.gpus_per_domain() / plan.tensor)));
+  } else {
+    shards = Divisors(data_ranks, data_ranks);
+  }
+  std::vector<Sharding> shardings;
+  for (int zero : zeros) {
+    // With nothing to shard over all stages are one.
+    if (data_ranks == 1 && expert_ranks == 1 && zero != zeros.front()) continue;
+    for (int shard : shards) {
+      if (shard > 0 && (zero == 0 || shard == 1 || shard == data_ranks)) continue;
+      if (filter.Allows(Knob::kZeroShard, shard)) shardings.push_back({zero, shard});
+    }
+  }
+  return shardings;
+}
+
+std::int64_t Space::Choices(const PipelineLayout& layout) const {
+  return std::ssize(choices) + (partial_recompute ? std::ssize(layout.leading) : 0);
+}
+
+Verdict Space::Check(ParallelConfig plan, ScheduleKind schedule) const {
+  plan.schedule = schedule;
+  const int in_groups = schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1;
+  Verdict verdict =
+      CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline, in_groups);
+  if (!verdict) verdict = CheckSchedule(model, training, plan);
+  return verdict;
+}
+
+Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+              const PlanFilter& filter, Bytes memory_limit, Findings& findings) {
+  std::int64_t& forbidden = findings.rejected[static_cast<int>(RejectionReason::kForbidden)];
+  Space space{.model = model,
+              .training = training,
+              .cluster = cluster,
+              .filter = filter,
+              .memory_limit = memory_limit,
+              .shapes = ShapesOf(model, training, cluster.gpus(), filter, findings),
+              .micro_batches = {},
+              .layouts = LayoutsOf(model, cluster.gpus(), filter, forbidden),
+              .choices = {},
+              .zeros = {}};
+  const auto keep = [&](bool allowed, auto& list, const auto& value) {
+    if (allowed) {
+      list.push_back(value);
+    } else {
+      ++forbidden;
+    }
+  };
+  for (int b : Divisors(training.global_batch_size, training.global_batch_size)) {
+    keep(filter.Allows(Knob::kMicroBatch, b), space.micro_batches, b);
+  }
+  for (const Recompute& choice : RecomputeChoices(model)) {
+    keep(filter.Allows(choice), space.choices, choice);
+  }
+  for (int zero : {0, 1, 2, 3}) keep(filter.Allows(Knob::kZero, zero), space.zeros, zero);
+  for (const auto& [pipeline, layouts] : space.layouts) {
+    for (const PipelineLayout& layout : layouts) {
+      space.overlapping = space.overlapping ||
+                          std::any_of(layout.schedules.begin(), layout.schedules.end(), Overlaps);
+    }
+  }
+  return space;
+}
+
+Space CoarsePart(const Space& space, bool other_schedules) {
+  Space coarse = space;
+  constexpr std::size_t kFew = 3;
+  coarse.micro_batches.resize(std::min(kFew, coarse.micro_batches.size()));
+  for (auto& [pipeline, layouts] : coarse.layouts) {
+    std::set<ScheduleKind> seen;
+    std::erase_if(layouts, [&](PipelineLayout& layout) {
+      std::erase_if(layout.schedules, [&](ScheduleKind schedule) {
+        if (FollowsFromStages(schedule)) return other_schedules;
+        return !other_schedules || !seen.insert(schedule).second;
+      });
+      return layout.schedules.empty();
+    });
+    if (!other_schedules && layouts.size() > kFew) {
+      layouts.erase(layouts.begin() + std::ptrdiff_t(kFew), layouts.end());
+    }
+  }
+  std::erase_if(coarse.layouts, [](const auto& of_degree) { return of_degree.second.empty(); });
+  if (std::count(space.zeros.begin(), space.zeros.end(), 1)) coarse.zeros = {1};
+  coarse.partial_recompute = false;
+  return coarse;
+}
+
+std::int64_t CandidateCount::Of(const PipelineLayout& layout, ScheduleKind schedule,
+                                const std::vector<Sharding>& shardings) const {
+  return space_.Choices(layout) *
+         std::count_if(shardings.begin(), shardings.end(), [&](const Sharding& sharding) {
+           return ShardsUnder(space_.training.framework, schedule, sharding.zero);
+         });
+}
+
+std::int64_t CandidateCount::Of(const LayerShape& shape) {
+  return Of(shape, OfCut(std::int64_t{1} * shape.tensor * shape.context, shape.micro_batch_size));
+}
+
+std::int64_t CandidateCount::OfAll() {
+  // Micro-batches add up by cut, so that shapes do not multiply with them.
+  std::map<std::int64_t, std::vector<OfPipeline>> sums;
+  std::int64_t count = 0;
+  for (const LayerShape& shape : space_.shapes) {
+    const std::int64_t cut = std::int64_t{1} * shape.tensor * shape.context;
+    const auto [entry, inserted] = sums.try_emplace(cut);
+    if (inserted) {
+      for (int micro_batch : space_.micro_batches) {
+        const std::vector<OfPipeline>& pipelines = OfCut(cut, micro_batch);
+        entry->second.resize(pipelines.size());  // the same for each
+        for (std::size_t i = 0; i < pipelines.size(); ++i) {
+          OfPipeline& sum = entry->second[i];
+          sum.pipeline = pipelines[i].pipeline;
+          sum.data = pipelines[i].data;
+          sum.any_zero += pipelines[i].any_zero;
+          sum.low_zero += pipelines[i].low_zero;
+        }
+      }
+    }
+    count += Of(shape, entry->second);
+  }
+  return count;
+}
+
+std::int64_t CandidateCount::Of(const LayerShape& shape,
+                                const std::vector<OfPipeline>& pipelines) const {
+  ParallelConfig plan = space_.PlanOf(shape);
+  std::int64_t count = 0;
+  for (const OfPipeline& of : pipelines) {
+    if (CheckExpertRanks(space_.cluster.gpus() / of.pipeline, plan.expert, plan.expert_tensor)) {
+      continue;
+    }
+    plan.pipeline = of.pipeline;
+    plan.data = of.data;
+    std::int64_t low = 0, all = 0;
+    for (const Sharding& sharding : space_.Shardings(plan)) {
+      ++all;
+      if (sharding.zero < 2) ++low;
+    }
+    count += of.any_zero * all + of.low_zero * low;
+  }
+  return count;
+}
+
+const std::vector<CandidateCount::OfPipeline>& CandidateCount::OfCut(std::int64_t cut,
+                                                                     int micro_batch) {
+  const auto [entry, inserted] = cuts_.try_emplace({cut, micro_batch});
+  std::vector<OfPipeline>& pipelines = entry->second;
+  if (!inserted) return pipelines;
+  const std::int64_t gpus = space_.cluster.gpus();
+  for (const auto& [pipeline, layouts] : space_.layouts) {
+    if (gpus % (cut * pipeline) != 0) continue;
+    OfPipeline of{.pipeline = pipeline, .data = int(gpus / (cut * pipeline))};
+    if (!space_.filter.Allows(Knob::kDp, of.data)) continue;
+    ParallelConfig plan;
+    plan.pipeline = pipeline;
+    plan.data = of.data;
+    plan.micro_batch_size = micro_batch;
+    for (const PipelineLayout& layout : layouts) {
+      plan.virtual_stages = layout.virtual_stages;
+      for (ScheduleKind schedule : layout.schedules) {
+        if (space_.Check(plan, schedule)) continue;
+        (ShardsUnder(space_.training.framework, schedule, 3) ? of.any_zero : of.low_zero) +=
+            space_.Choices(layout);
+      }
+    }
+    pipelines.push_back(of);
+  }
+  return pipelines;
+}
+
+}  // namespace millwright

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which candidates does a search go through, and how many are they?
+//
+// Nothing is listed: a space is the lists that its candidates are made of.  A candidate is a cut of
+// the layers (tp, sp, cp and its kind, ep, etp), a micro-batch, a pipeline with a schedule and its
+// virtual stages, a ZeRO stage with its shard and a choice of recomputation that the checks of
+// planner/feasibility and the filter pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/model.h"
+#include "core/parallel.h"
+#include "core/training.h"
+#include "cost_models/operators.h"
+#include "cost_models/pipeline.h"
+#include "planner/findings.h"
+#include "planner/plan_filter.h"
+#include "topologies/cluster.h"
+
+namespace millwright {
+
+// Every choice of recomputation worth costing for this model, but those of some layers alone: none,
+// sets of modules, full.
+std::vector<Recompute> RecomputeChoices(const ModelConfig& model);
+
+// Pipeline splits that candidates share, and the schedules that lay stages out like that.
+struct PipelineLayout {
+  int virtual_stages = 1;
+  std::vector<ScheduleKind> schedules;
+  std::vector<int> rank_of_stage;
+  std::vector<StageContent> stages;       // distinct
+  std::vector<int> full_layers;           // full recompute of the first so many layers of a chunk,
+  std::vector<std::vector<int>> leading;  // and what that is of each stage
+};
+using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
+
+struct Sharding {
+  int zero = 0, shard = 0;
+};
+
+// Whether DualPipe's pairs may hide communication under all compute.
+bool Overlaps(ScheduleKind kind);
+// Whether the search takes this ZeRO stage with the schedule: 2 and 3 with 1F1B and interleaved,
+// and with what the framework has besides.
+bool ShardsUnder(Framework framework, ScheduleKind kind, int zero);
+
+struct Space {
+  const ModelConfig& model;
+  const TrainingConfig& training;
+  const Cluster& cluster;
+  const PlanFilter& filter;
+  Bytes memory_limit;
+  std::vector<LayerShape> shapes;  // without micro-batches
+  std::vector<int> micro_batches;
+  PipelineLayouts layouts;
+  std::vector<Recompute> choices;
+  std::vector<int> zeros;
+  bool overlapping = false;  // some schedule Overlaps
+  bool partial_recompute = true;
+
+  // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
+  // than the front's, or no better than a plan that is known, is not on the front.
+  Objective objective = Objective::kThroughput;  // of the table
+  bool exhaustive = false;                       // nothing
+  Bytes table_peak{
+      std::numeric_limits<double>::infinity()};  // the limit where memory is the objective
+  Seconds table_limit{std::numeric_limits<double>::infinity()};
+  Seconds front_limit{std::numeric_limits<double>::infinity()};
+  ParetoFront known;
+  // Whether no plan that takes this long and this much, or more, is of interest.
+  bool Irrelevant(Seconds step, Bytes peak) const;
+
+  // A unit of work is a shape with a micro-batch.
+  std::size_t units() const { return shapes.size() * micro_batches.size(); }
+  // Of so many parts, the one that has the unit: micro-batches and shapes are dealt out alike.
+  std::size_t PartOf(std::size_t unit, std::size_t parts) const {
+    return (unit / micro_batches.size() + unit % micro_batches.size()) % parts;
+  }
+  LayerShape ShapeOf(std::size_t unit) const;
+  ParallelConfig PlanOf(const LayerShape& shape) const;
+
+  // The ways to shard `plan`'s state: over all data-parallel ranks, or HSDP's usual shard, those
+  // inside a domain; or over what was asked for.
+  std::vector<Sharding> Shardings(const ParallelConfig& plan) const;
+  std::int64_t Choices(const PipelineLayout& layout) const;
+  // `plan` has this layout: whether it can run under `schedule`.
+  Verdict Check(ParallelConfig plan, ScheduleKind schedule) const;
+};
+
+// What of the space comes from tensor, context and expert cuts, the pipelines and the rest; what
+// the checks and the filter take out of them is counted in `findings`.
+Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
+              const PlanFilter& filter, Bytes memory_limit, Findings& findings);
+// What a coarse search leaves out: large micro-batches, all but a few ways to shard and recompute,
+// and of 1F1B and interleaved many virtual stages.  Other schedules have a coarse search of their
+// own, of the first of each one's layouts.
+Space CoarsePart(const Space& space, bool other_schedules);
+
+// Counts candidates without costing them; remembers what shapes share.
+class CandidateCount {
+ public:
+  explicit CandidateCount(const Space& space) : space_(space) {}
+  // Of one unit of work: `shape` with its micro-batch.
+  std::int64_t Of(const LayerShape& shape);
+  // Of the whole space.
+  std::int64_t OfAll();
+  // Of a schedule under a layout, for the shardings given.
+  std::int64_t Of(const PipelineLayout& layout, ScheduleKind schedule,
+                  const std::vector<Sharding>& shardings) const;
+
+ private:
+  // Choices of schedule, virtual stages and recomputation: of those schedules that go with every
+  // ZeRO stage, and of those that go with 0 and 1 alone.
+  struct OfPipeline {
+    int pipeline = 1, data = 1;
+    std::int64_t any_zero = 0, low_zero = 0;
+  };
+  std::int64_t Of(const LayerShape& shape, const std::vector<OfPipeline>& pipelines) const;
+  const std::vector<OfPipeline>& OfCut(std::int64_t cut, int micro_batch);
+
+  const Space& space_;
+  std::map<std::pair<std::int64_t, int>, std::vector<OfPipeline>> cuts_;
+};
+
+}  // namespace millwright

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search_worker.h"
+
+#include <algorithm>
+
+namespace millwright {
+namespace {
+
+// A plan this much too large may fit with its layers divided otherwise.
+constexpr double kNearlyFits = 1.25;
+
+const Recompute kFirstLayer{
+    .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
+
+// The layers of one micro-batch on the rank that has most of them, with nothing run again.
+struct LayersWork {
+  Seconds work, overlapped;  // the latter where communication may run under all compute
+};
+LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>& stages) {
+  LayersWork slowest;
+  for (const StageContent& stage : stages) {
+    PassTime work;
+    for (std::size_t k = 0; k < stage.layers.size(); ++k) {
+      work += double(stage.layers[k]) * (costs.kinds[k].forward + costs.kinds[k].backward);
+    }
+    slowest.work = std::max(slowest.work, work.total());
+    slowest.overlapped = std::max(slowest.overlapped, work.longest());
+  }
+  return slowest;
+}
+
+void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const ParallelConfig& plan,
+              const Recompute& recompute) {
+  if (nearest && cost.peak > nearest->peak) return;
+  RankedPlan miss{plan, cost.step, cost.peak};
+  miss.plan.recompute = recompute;
+  if (!nearest || Smaller(miss, *nearest)) nearest = std::move(miss);
+}
+
+}  // namespace
+
+// Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
+Seconds SearchWorker::FloorOf(const ShapeCosts& costs) const {
+  const LayerShape& shape = costs.shape;
+  return (double(space_.training.global_batch_size) * shape.tensor * shape.context /
+          (double(space_.cluster.gpus()) * shape.micro_batch_size)) *
+         (space_.overlapping ? costs.overlapped_work : costs.work);
+}
+
+Seconds SearchWorker::Floor(std::size_t unit) const {
+  return FloorOf(estimator_.CostShape(space_.ShapeOf(unit)));
+}
+
+bool SearchWorker::Run(std::size_t unit) {
+  const LayerShape shape = space_.ShapeOf(unit);
+  const ShapeCosts costs = estimator_.CostShape(shape);
+  if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) {
+    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
+    findings_.RuleOut(Bound::kWork, count_.Of(shape));
+    return true;
+  }
+  // The smallest micro-batch is costed all the same, for the plan that comes nearest.
+  const bool smallest = shape.micro_batch_size == space_.micro_batches.front();
+  if (costs.least_layer > space_.memory_limit && !smallest && !space_.exhaustive) {
+    findings_.RejectForMemory(MemoryItem::kActivations, 1);
+    findings_.RuleOut(Bound::kOneLayer, count_.Of(shape));
+    return true;
+  }
+  Treat(costs);
+  RunPipelines(costs, space_.PlanOf(shape));
+  return !stop_;
+}
+
+void SearchWorker::Treat(const ShapeCosts& costs) {
+  treated_.clear();
+  for (const Recompute& choice : space_.choices) treated_.push_back({&choice, costs.Treat(choice)});
+  untreated_ = costs.Treat({});
+  fully_ = costs.Treat(kFirstLayer);
+  paired_ = false;
+  if (!space_.exhaustive) {
+    // Choices that are no worse than every other in time or memory, of some kind of layer.
+    const auto no_better = [](const Choice& a, const Choice& b) {
+      bool equal = true;
+      for (std::size_t k = 0; k < a.treated.size(); ++k) {
+        const TreatedLayer &x = a.treated[k], &y = b.treated[k];
+        if (x.backward < y.backward || x.saved < y.saved || x.working_set < y.working_set) {
+          return false;
+        }
+        equal = equal && x.backward == y.backward && x.saved == y.saved &&
+                x.working_set == y.working_set;
+      }
+      return !equal || &a > &b;  // of equals the first stays
+    };
+    std::vector<Choice> kept;
+    for (const Choice& a : treated_) {
+      if (std::none_of(treated_.begin(), treated_.end(),
+                       [&](const Choice& b) { return &a != &b && no_better(a, b); })) {
+        kept.push_back(a);
+      }
+    }
+    treated_ = std::move(kept);
+  }
+  SetLeast();
+}
+
+void SearchWorker::SetLeast() {
+  least_.clear();
+  const auto take = [&](const std::vector<TreatedLayer>& layers) {
+    if (least_.empty()) least_ = layers;
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      TreatedLayer& least = least_[k];
+      const TreatedLayer& layer = layers[k];
+      least.backward = std::min(least.backward, layer.backward);
+      least.pair = std::min(least.pair, layer.pair);
+      least.pair_ends = std::min(least.pair_ends, layer.pair_ends);
+      least.saved = std::min(least.saved, layer.saved);
+      least.working_set = std::min(least.working_set, layer.working_set);
+    }
+  };
+  for (const Choice& choice : treated_) take(choice.treated);
+  if (space_.partial_recompute || treated_.empty()) {
+    take(untreated_);
+    take(fully_);
+  }
+}
+
+void SearchWorker::Pair(const ShapeCosts& costs) {
+  for (Choice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
+  costs.Pair({}, untreated_);
+  costs.Pair(kFirstLayer, fully_);
+  paired_ = true;
+  SetLeast();
+}
+
+void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
+  const std::int64_t cut = std::int64_t{1} * plan.tensor * plan.context;
+  const std::int64_t gpus = space_.cluster.gpus();
+  for (const auto& [pipeline, layouts] : space_.layouts) {
+    if (gpus % (cut * pipeline) != 0) continue;
+    plan.pipeline = pipeline;
+    plan.data = int(gpus / (cut * pipeline));
+    if (!space_.filter.Allows(Knob::kDp, plan.data)) {
+      ++findings_.rejected[static_cast<int>(RejectionReason::kForbidden)];
+      continue;
+    }
+    if (const Verdict v = CheckExpertRanks(gpus / pipeline, plan.expert, plan.expert_tensor)) {
+      findings_.Reject(*v);
+      continue;
+    }
+    for (const PipelineLayout& layout : layouts) {
+      if (stop_) return;
+      plan.virtual_stages = layout.virtual_stages;
+      feasible_.clear();
+      for (ScheduleKind schedule : layout.schedules) {
+        if (const Verdict v = space_.Check(plan, schedule)) {
+          findings_.Reject(*v);
+        } else {
+          feasible_.push_back(schedule);
+        }
+      }
+      if (!feasible_.empty()) RunPipeline(costs, layout, plan);
+    }
+  }
+}
+
+void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
+                               ParallelConfig plan) {
+  // Whatever the schedule and the sharding, the slowest rank has its work to do.
+  const double micro_batches =
+      double(space_.training.global_batch_size) / (double(plan.data) * plan.micro_batch_size);
+  const std::vector<Sharding> shardings = space_.Shardings(plan);
+  std::erase_if(feasible_, [&, floor = SlowestRank(costs, layout.stages)](ScheduleKind schedule) {
+    const Seconds of_copy =
+        (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
+    if (!space_.Irrelevant(micro_batches * of_copy, costs.least_layer)) return false;
+    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
+    findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
+    return true;
+  });
+  if (!paired_ && std::any_of(feasible_.begin(), feasible_.end(), Overlaps)) Pair(costs);
+  for (const Sharding& sharding : shardings) {
+    plan.zero = sharding.zero;
+    plan.zero_shard = sharding.shard;
+    std::optional<PipelineTerms> terms;
+    for (ScheduleKind schedule : feasible_) {
+      if (!ShardsUnder(space_.training.framework, schedule, plan.zero)) continue;
+      plan.schedule = schedule;
+      if (terms) {
+        terms->Reschedule(plan);
+      } else {
+        terms.emplace(estimator_, costs, layout.stages, plan);
+      }
+      CostChoices(*terms, layout, plan);
+    }
+  }
+}
+
+template <class Act>
+void SearchWorker::ForEachChoice(const PipelineLayout& layout, const Act& act) const {
+  for (const Choice& choice : treated_) {
+    act(RecomputeTerms{.treated = choice.treated, .rest = {}, .leading = {}}, *choice.recompute);
+  }
+  if (!space_.partial_recompute) return;
+  Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
+  for (std::size_t n = 0; n < layout.leading.size(); ++n) {
+    some_layers.full_layers = layout.full_layers[n];
+    act(RecomputeTerms{.treated = fully_, .rest = untreated_, .leading = layout.leading[n]},
+        some_layers);
+  }
+}
+
+void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layout,
+                               const ParallelConfig& plan) {
+  const LayoutKey key = KeyOf(plan, space_.training);
+  best_ = &findings_.best[key];
+  near_ = &findings_.near[key];
+  const RecomputeTerms least{.treated = least_, .rest = {}, .leading = {}};
+  if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
+    CostHopeless(terms, layout, plan);
+    return;
+  }
+  bool in_flight = false;
+  const auto irrelevant = [&] {
+    if (!space_.Irrelevant(terms.Step(least), space_.memory_limit)) return false;
+    terms.SetInFlight();
+    in_flight = true;
+    const QuickCost cost = terms.Cost(least);
+    return space_.Irrelevant(cost.step, cost.peak);
+  };
+  if (!space_.exhaustive && irrelevant()) {
+    const std::int64_t candidates = space_.Choices(layout);
+    findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += candidates;
+    findings_.RuleOut(Bound::kRecompute, candidates);
+    return;
+  }
+  if (!in_flight) terms.SetInFlight();
+  findings_.RuleOut(Bound::kChoice, std::ssize(space_.choices) - std::ssize(treated_));
+  ForEachChoice(layout, [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+    Cost(terms, recompute_terms, plan, recompute);
+  });
+}
+
+void SearchWorker::CostHopeless(PipelineTerms& terms, const PipelineLayout& layout,
+                                const ParallelConfig& plan) {
+  std::int64_t open = 0;
+  ForEachChoice(layout, [&](const RecomputeTerms&, const Recompute&) { ++open; });
+  std::optional<RankedPlan>& nearest =
+      findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
+  // It may still be the nearest miss.
+  if (!nearest || terms.FloorPeak() <= nearest->peak || space_.exhaustive) {
+    terms.SetInFlight();
+    ForEachChoice(layout, [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+      Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
+    });
+  }
+  if (space_.exhaustive) {
+    findings_.searched += open;
+  } else {
+    findings_.RuleOut(Bound::kModelState, space_.Choices(layout));
+  }
+}
+
+void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
+                        const ParallelConfig& plan, const Recompute& recompute) {
+  const QuickCost cost = terms.Cost(recompute_terms);
+  ++findings_.searched;
+  const auto ranked = [&] {  // copied only for the few that are kept
+    RankedPlan r{plan, cost.step, cost.peak};
+    r.plan.recompute = recompute;
+    return r;
+  };
+  const auto keep_better = [&](std::optional<RankedPlan>& slot) {
+    const bool smaller = space_.objective == Objective::kMemory;
+    if (!slot || (smaller ? cost.peak < slot->peak : cost.step < slot->step) ||
+        ((smaller ? cost.peak == slot->peak : cost.step == slot->step) &&
+         Better(space_.objective, ranked(), *slot))) {
+      slot = ranked();
+    }
+  };
+  if (cost.peak > space_.memory_limit) {
+    const MemoryItem largest = terms.LargestItem(recompute_terms);
+    Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
+    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit) keep_better(*near_);
+    return;
+  }
+  keep_better(*best_);
+  if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
+}
+
+}  // namespace millwright

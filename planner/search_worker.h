@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One worker of a search: costs the candidates of a unit of work, or rules them out by a bound.
+//
+// Every candidate of a unit is either costed or counted under the bound that rules it out.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "planner/estimator.h"
+#include "planner/findings.h"
+#include "planner/search_space.h"
+
+namespace millwright {
+
+class SearchWorker {
+ public:
+  // An `estimator` for each thread; what it remembers of one pass over the space serves the next.
+  SearchWorker(const Space& space, const Estimator& estimator, const std::atomic<bool>& stop)
+      : space_(space), estimator_(estimator), count_(space), stop_(stop) {
+    findings_.objective = space.objective;
+  }
+
+  // False where it was stopped before the unit was done.
+  bool Run(std::size_t unit);
+  // No candidate of the unit is faster.
+  Seconds Floor(std::size_t unit) const;
+  const Findings& findings() const { return findings_; }
+
+ private:
+  struct Choice {
+    const Recompute* recompute;
+    std::vector<TreatedLayer> treated;
+  };
+  Seconds FloorOf(const ShapeCosts& costs) const;
+  void Treat(const ShapeCosts& costs);
+  void SetLeast();
+  void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
+  void Pair(const ShapeCosts& costs);
+  void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
+  void CostChoices(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void CostHopeless(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
+            const ParallelConfig& plan, const Recompute& recompute);
+  template <class Act>  // act(its RecomputeTerms, the Recompute)
+  void ForEachChoice(const PipelineLayout& layout, const Act& act) const;
+
+  const Space& space_;
+  const Estimator& estimator_;
+  CandidateCount count_;
+  const std::atomic<bool>& stop_;
+  Findings findings_;
+  std::vector<Choice> treated_;  // of the shape at hand
+  std::vector<TreatedLayer> untreated_, fully_;
+  std::vector<TreatedLayer> least_;            // the least of all of these
+  bool paired_ = false;                        // these have their pairs
+  std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
+  std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
+  std::optional<RankedPlan>* near_ = nullptr;
+};
+
+}  // namespace millwright

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the best plan may never do, by the estimate: get slower where the machine gets better.
+#include <gtest/gtest.h>
+
+#include "core/model_presets.h"
+#include "planner/search.h"
+#include "topologies/what_if.h"
+
+namespace millwright {
+namespace {
+
+struct Question {
+  const char* model;
+  const char* cluster;
+  int nodes;
+  TrainingConfig training;
+};
+
+const Question kQuestions[] = {
+    {"llama-3.1-8b", "dgx-h100", 2, {.global_batch_size = 64, .seq_length = 8192}},
+    {"llama-3.1-70b", "dgx-a100", 8, {.global_batch_size = 256, .seq_length = 4096}},
+    {"mixtral-8x7b", "dgx-h100", 4, {.global_batch_size = 128, .seq_length = 4096}},
+};
+
+Seconds BestStep(const Question& q, const ClusterConfig& config, int threads = 2) {
+  const SearchResult result =
+      Search(PresetModel(q.model), q.training, Cluster(config), {.top = 1, .threads = threads});
+  EXPECT_FALSE(result.plans.empty());
+  return result.plans.empty() ? Seconds(0) : result.plans.front().step;
+}
+
+ClusterConfig ClusterOf(const Question& q) {
+  ClusterConfig config = FindCluster(q.cluster);
+  config.nodes = q.nodes;
+  return config;
+}
+
+TEST(Monotone, MoreOfAResourceNeverMakesTheBestPlanSlower) {
+  for (const Question& q : kQuestions) {
+    for (const char* resource : {"hbm", "hbm-bandwidth", "flops", "nvlink", "ib"}) {
+      SCOPED_TRACE(std::string(q.model) + ", " + resource);
+      Seconds before(1e30);
+      for (const double factor : {0.8, 1.0, 1.05, 1.3, 2.0, 4.0}) {
+        ClusterConfig config = ClusterOf(q);
+        ASSERT_TRUE(Scale(config, resource, factor));
+        const Seconds step = BestStep(q, config);
+        EXPECT_LE(step, (1 + 1e-12) * before) << factor;
+        before = step;
+      }
+    }
+  }
+}
+
+// Twice the nodes are faster even with all of them busy, so that none need be left idle.  (5 nodes
+// of 8 do not divide a batch of 64 into whole micro-batches: between powers of two some may have
+// to.)
+TEST(Monotone, TwiceTheNodesAreFaster) {
+  for (const Question& q : kQuestions) {
+    Seconds before(1e30);
+    for (const int times : {1, 2, 4}) {
+      ClusterConfig config = ClusterOf(q);
+      config.nodes *= times;
+      const Seconds step = BestStep(q, config);
+      EXPECT_LT(step, before) << q.model << ", " << config.nodes;
+      before = step;
+    }
+  }
+}
+
+// GPUs of a cluster are alike: how many threads look for the plan changes nothing.
+TEST(Monotone, ThreadsChangeNothing) {
+  for (const Question& q : kQuestions) {
+    EXPECT_EQ(BestStep(q, ClusterOf(q), 1), BestStep(q, ClusterOf(q), 2)) << q.model;
+  }
+}
+
+}  // namespace
+}  // namespace millwright
