@@ -164,7 +164,7 @@ TEST(Plan, JsonKeys) {
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
                                    "micro_batch", "zero", "zero_shard", "recompute", "schedule",
-                                   "layers_per_stage"));
+                                   "stage_layers", "layers_per_stage"));
   EXPECT_EQ(json["question"]["model"]["parameters"]["total"], 8'030'261'248);
   // Tokens of a step over its time and 16 GPUs.
   EXPECT_DOUBLE_EQ(best["tokens_per_s_per_gpu"].get<double>(),
@@ -525,7 +525,7 @@ TEST(Explain, ZeroOverOneRankIsStillAPlan) {
       RunCommand("plan --explain tp=8,pp=2,dp=1,zero=1,vpp=1" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out,
-              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 dp1 mbs4 zero1 at best, "));
+              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 layers(17, 15) dp1 mbs4 zero1 at best, "));
 }
 
 TEST(Explain, PlanThatDoesNotFit) {
