@@ -524,8 +524,9 @@ TEST(Explain, ZeroOverOneRankIsStillAPlan) {
   const Outcome outcome =
       RunCommand("plan --explain tp=8,pp=2,dp=1,zero=1,vpp=1" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0);
-  EXPECT_THAT(outcome.out,
-              StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 layers(17, 15) dp1 mbs4 zero1 at best, "));
+  EXPECT_THAT(
+      outcome.out,
+      StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 layers(17, 15) dp1 mbs4 zero1 at best, "));
 }
 
 TEST(Explain, PlanThatDoesNotFit) {

@@ -56,7 +56,8 @@ TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
             "c.json: at /tensor_paralel: unknown field; did you mean \"tensor_parallel\"? accepted "
             "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
             "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
-            "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule, stage_layers");
+            "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule, "
+            "stage_layers");
 }
 
 TEST(Parallel, ShortNames) {

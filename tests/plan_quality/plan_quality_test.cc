@@ -29,14 +29,11 @@ constexpr auto kBf16 = Precision::kBf16;
 constexpr auto kFp8 = Precision::kFp8;
 
 const Question kQuestions[] = {
-    {"llama-3.2-1b", "dgx-a100", 1, 256, 4096, kBf16, 5.69976,
-     "tp1 cp1 pp1 vpp1 dp8 mbs4 zero1"},
-    {"llama-3.1-8b", "dgx-h100", 1, 128, 8192, kBf16, 13.5355,
-     "tp1 cp1 pp2 vpp1 dp4 mbs1 zero1"},
+    {"llama-3.2-1b", "dgx-a100", 1, 256, 4096, kBf16, 5.69976, "tp1 cp1 pp1 vpp1 dp8 mbs4 zero1"},
+    {"llama-3.1-8b", "dgx-h100", 1, 128, 8192, kBf16, 13.5355, "tp1 cp1 pp2 vpp1 dp4 mbs1 zero1"},
     {"llama-3.1-8b", "dgx-h100", 8, 512, 8192, kFp8, 4.80302,
      "tp1 cp1 pp1 vpp1 dp64 mbs1 zero2/8 selective(layernorm)"},
-    {"llama-3.1-8b", "pcie-l40s", 4, 256, 4096, kBf16, 10.9701,
-     "tp1 cp1 pp4 vpp8 dp8 mbs1 zero1"},
+    {"llama-3.1-8b", "pcie-l40s", 4, 256, 4096, kBf16, 10.9701, "tp1 cp1 pp4 vpp8 dp8 mbs1 zero1"},
     {"llama-3.1-8b", "dgx-h100", 16, 64, 131072, kBf16, 22.8547,
      "tp1 cp8 ulysses pp1 vpp1 dp16 mbs1 zero2 selective(mlp)"},
     {"llama-3.1-70b", "dgx-h100", 16, 1024, 8192, kBf16, 61.7806,
@@ -57,8 +54,7 @@ const Question kQuestions[] = {
      "tp2 sp cp4 ulysses pp16 vpp4 dp4 mbs1 zero1"},
     {"llama-3.1-405b", "gb300-nvl72", 16, 1152, 8192, kFp8, 9.45433,
      "tp2 sp cp2 pp16 vpp4 dp18 mbs1 zero1"},
-    {"qwen2.5-32b", "dgx-h100", 4, 256, 4096, kBf16, 13.6503,
-     "tp2 sp cp1 pp4 vpp9 dp4 mbs1 zero1"},
+    {"qwen2.5-32b", "dgx-h100", 4, 256, 4096, kBf16, 13.6503, "tp2 sp cp1 pp4 vpp9 dp4 mbs1 zero1"},
     {"qwen3-32b", "dgx-a100", 16, 1024, 4096, kBf16, 36.1187,
      "tp2 sp cp1 pp4 vpp12 dp16 mbs1 zero1"},
     {"qwen3-30b-a3b", "dgx-h100", 4, 512, 4096, kBf16, 5.87486,
@@ -81,14 +77,12 @@ const Question kQuestions[] = {
      "tp1 cp1 pp2 vpp9 dp32 ep8 etp1 mbs2 zero1 selective(moe_act,layernorm)"},
     {"gemma-3-27b", "dgx-h100", 8, 512, 8192, kBf16, 23.6277,
      "tp2 sp cp2 pp2 vpp1 dp8 mbs1 zero1 selective(layernorm)"},
-    {"gpt-22b", "dgx-a100", 1, 4, 2048, kBf16, 0.874708,
-     "tp4 sp cp1 pp2 vpp24 dp1 mbs2 zero0"},
+    {"gpt-22b", "dgx-a100", 1, 4, 2048, kBf16, 0.874708, "tp4 sp cp1 pp2 vpp24 dp1 mbs2 zero0"},
     {"gpt3-175b", "dgx-a100", 128, 1536, 2048, kBf16, 16.7657,
      "tp4 sp cp1 pp8 vpp12 dp32 mbs2 zero1 selective(layernorm)"},
     {"mt-nlg-530b", "dgx-a100", 280, 1920, 2048, kBf16, 33.9554,
      "tp4 sp cp2 ulysses pp56 vpp1 dp5 mbs1 zero1"},
-    {"gpt-1t", "dgx-a100", 384, 3072, 2048, kBf16, 65.4112,
-     "tp8 sp cp1 pp32 vpp4 dp12 mbs1 zero1"},
+    {"gpt-1t", "dgx-a100", 384, 3072, 2048, kBf16, 65.4112, "tp8 sp cp1 pp32 vpp4 dp12 mbs1 zero1"},
 };
 static_assert(std::size(kQuestions) == 30);
 

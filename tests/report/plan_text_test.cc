@@ -46,12 +46,13 @@ TEST(EstimateText, Sentences) {
 }
 
 TEST(EstimateText, TimeByItem) {
-  EXPECT_EQ(TimeText(Example(), {}),
-            "Time of a step, slowest stage 0          10.0 s  share\n"
-            "  compute                                8.00 s  80.0%  ################################\n"
-            "    of it the model's FLOPs at the peak  5.01 s  50.1%  ####################\n"
-            "  tensor-parallel communication          1.50 s  15.0%  ######\n"
-            "  pipeline bubble                        500 ms   5.0%  ##\n");
+  EXPECT_EQ(
+      TimeText(Example(), {}),
+      "Time of a step, slowest stage 0          10.0 s  share\n"
+      "  compute                                8.00 s  80.0%  ################################\n"
+      "    of it the model's FLOPs at the peak  5.01 s  50.1%  ####################\n"
+      "  tensor-parallel communication          1.50 s  15.0%  ######\n"
+      "  pipeline bubble                        500 ms   5.0%  ##\n");
   Estimate one = Example();
   one.memory.resize(1);
   one.time = {};
