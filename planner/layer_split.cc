@@ -87,7 +87,8 @@ class Splitter {
   const RankCost& CostOf(std::size_t slot, const Piece& piece);
   RankCost CostOfRank(int rank, const Slot& slot, const Piece& piece) const;
   Seconds Work(int first, int layers) const {
-    return work_before_[std::size_t(first + layers)] - work_before_[std::size_t(first)];
+    const int end = first + layers;
+    return work_before_[std::size_t(end)] - work_before_[std::size_t(first)];
   }
   std::size_t At(int front, int back) const {
     return std::size_t(front) * (kinds_.size() + 1) + std::size_t(back);
