@@ -52,7 +52,8 @@ void AimFlags::AddTo(CommandLine& line) {
   line.Enum(
       "--objective", objective_, std::span<const EnumName<Objective>>(kObjectives),
       "the fastest plan, the cheapest a token, or the one that needs least memory; fastest and "
-      "cheapest differ between cluster sizes alone (default: throughput; cost with --price)");
+      "cheapest differ between cluster sizes alone (default: throughput; cost with --price and no "
+      "--deadline)");
   line.Text("--tokens", "N", tokens_, "to be trained in all: 15T, 300B");
   line.Text("--deadline", "TIME", deadline_,
             "for those, 30d or 12h: the smallest of the sizes that --nodes names which meets it");

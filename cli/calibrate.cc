@@ -42,7 +42,11 @@ int CalibrateCommand(std::span<const std::string> args, Console& console) {
   const MeasurementSet set = ReadMeasurements(paths);
   std::optional<GpuCurves> base;
   if (base_file) base = ParseCurves(*base_file, ReadTextFile(*base_file));
-  const GpuCurves curves = Calibrate(set, *gpu, base ? &*base : nullptr);
+  std::vector<std::string> without_curve;
+  const GpuCurves curves = Calibrate(set, *gpu, base ? &*base : nullptr, true, &without_curve);
+  for (const std::string& note : without_curve) {
+    console.err << "millwright: note: " << note << '\n';
+  }
   WriteTextFile(*out, WriteCurves(curves));
   console.out << CalibrationText(curves, set, *out, console.style);
   return 0;

@@ -129,7 +129,8 @@ void JobFlags::AddModelTo(CommandLine& line) {
   line.Text("--model", "NAME|PATH", model_,
             "a preset (see: describe models), a Hugging Face config.json, or a folder with one");
   line.Section("Model by its shape, GPT-3 style unless switched");
-  line.Int("--layers", layers_, {1, kMostLayers}, "transformer layers");
+  line.Int("--layers", layers_, {1, kMostLayers},
+           "transformer layers; alone, of the model that is named or the job's");
   line.Int("--hidden", hidden_, {1, kMostHidden}, "hidden size");
   line.Int("--heads", heads_, {1, kMostHeads}, "attention heads");
   line.Int("--kv-heads", kv_heads_, {1, kMostHeads}, "KV heads (default: as many as heads)");
@@ -218,10 +219,22 @@ void JobFlags::AddTrainingTo(CommandLine& line) {
               "tokens of the fullest expert rank over the mean (default: 1)");
 }
 
+// The first so many of a model's layers; of more than it has the last kind is repeated.
+void JobFlags::ShortenModel(ModelConfig& model) const {
+  int left = static_cast<int>(*layers_);
+  model.num_layers = left;
+  for (LayerRun& run : model.layers) left -= run.count = std::min(run.count, left);
+  model.layers.back().count += left;
+  std::erase_if(model.layers, [](const LayerRun& run) { return run.count == 0; });
+}
+
 void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
-  const bool shape = layers_ || hidden_ || heads_;
-  const bool detail = kv_heads_ || head_dim_ || ffn_ || max_positions_ || swiglu_ || rms_norm_ ||
-                      rope_ || untied_ || bias_ || dropout_ || (vocab_ && !job.has_model);
+  // Alone, --layers is of the model that is named or that the job has.
+  const bool others = hidden_ || heads_ || kv_heads_ || head_dim_ || ffn_ || max_positions_ ||
+                      swiglu_ || rms_norm_ || rope_ || untied_ || bias_ || dropout_;
+  const bool shorten = layers_ && !others && (model_ || job.has_model);
+  const bool shape = (layers_ && !shorten) || hidden_ || heads_;
+  const bool detail = (others && !hidden_ && !heads_) || (vocab_ && !job.has_model && !model_);
   if (model_ && (shape || detail || vocab_)) {
     line.Problem("--model", "a shape (--layers, --hidden, ...) is given too; give one of them");
     return;
@@ -230,11 +243,13 @@ void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
     try {
       job.model = LoadModel(*model_);
       job.has_model = true;
+      if (shorten) ShortenModel(job.model);
     } catch (const ConfigError& error) {
       NoteError(line, "--model", error);
     }
-  } else if (job.has_model && vocab_ && !shape && !detail) {
-    job.model.vocab_size = *vocab_;
+  } else if (job.has_model && (vocab_ || shorten) && !shape && !detail) {
+    Override(job.model.vocab_size, vocab_);
+    if (shorten) ShortenModel(job.model);
   } else if (shape || detail) {
     const std::pair<const char*, bool> needed[] = {
         {"--layers", layers_.has_value()},

@@ -57,6 +57,7 @@ class JobFlags {
   void AddModelTo(CommandLine& line);
   void AddTrainingTo(CommandLine& line);
   void ResolveModel(CommandLine& line, Job& job) const;
+  void ShortenModel(ModelConfig& model) const;
   void ResolveCluster(CommandLine& line, Job& job,
                       std::optional<std::int64_t> gpus = std::nullopt) const;
   void Resize(CommandLine& line, ClusterConfig& cluster,

@@ -344,8 +344,13 @@ int MeasureCommand(std::span<const std::string> args, Console& console) {
     };
   });
   if (!interrupt && code > kSignalled) {
-    console.err << "millwright: what was measured until then is in "
-                << Printable(asked->out, kMostNameShown) << '\n';
+    std::error_code none;
+    if (std::filesystem::is_empty(asked->out, none)) {
+      console.err << "millwright: nothing was measured until then\n";
+    } else {
+      console.err << "millwright: what was measured until then is in "
+                  << Printable(asked->out, kMostNameShown) << '\n';
+    }
   }
   return code;
 }

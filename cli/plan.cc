@@ -210,7 +210,9 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
   }
   if (answer.plans().empty() && !answer.nearest_miss) {
     answer.why_not = Obstacle(job_, options_.filter);
-    if (answer.why_not.empty()) {
+    if (answer.why_not.empty() && answer.result.certificate.unvisited > 0) {
+      answer.why_not = "none was costed in the time given (--budget)";
+    } else if (answer.why_not.empty()) {
       answer.why_not = fmt::format("the search goes through no plan like {}, which estimate costs",
                                    BriefName(Plainest(job_, options_.filter)));
     }
@@ -408,6 +410,9 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   options.objective = aimed.objective;
   if (aimed.objective == Objective::kMemory && budget) {
     line.Problem("--budget", "bounds the time; give --objective throughput");
+  }
+  if (aimed.objective == Objective::kMemory && aimed.deadline) {
+    line.Problem("--deadline", "asks for speed; give --objective throughput or cost");
   }
   if (!robust) {
     if (gpu_jitter) line.Problem("--gpu-jitter", "needs --robust");

@@ -101,7 +101,11 @@ void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const 
 }
 
 void PlanFlags::ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const {
-  if (!stage_layers_) return DropOtherSplit(plan);  // a job's, where flags change its stages
+  if (!stage_layers_) {
+    if (pp_ || vpp_ || schedule_)
+      DropOtherSplit(plan);  // a job's, of which flags change the stages
+    return;
+  }
   plan.stage_layers.clear();
   constexpr std::int64_t kMostOfStage = 10'000, kMostOfAll = 1 << 16;
   std::string_view rest = *stage_layers_;

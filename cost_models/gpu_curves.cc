@@ -29,6 +29,17 @@ void Fields(ConfigIo& io, GpuCurves& c) {
         io.Quantity("memory", c.rates.memory, kNotNegative,
                     "of kernels bound by memory; 0: not measured");
         io.Quantity("link", c.rates.link, kNotNegative, "of collectives' buses; 0: not measured");
+        // Any machine's: what is outside is a slip, and no step would take a time.
+        const auto plausible = [&](const char* key, double rate) {
+          constexpr double kLeast = 1e6, kMost = 1e16;
+          if (rate == 0 || (rate >= kLeast && rate <= kMost)) return;
+          io.Problem(key,
+                     "a rate is between 1e6 and 1e16 a second, or 0 where it was not measured");
+        };
+        plausible("fp32", c.rates.fp32.value);
+        plausible("fp64", c.rates.fp64.value);
+        plausible("memory", c.rates.memory.value);
+        plausible("link", c.rates.link.value);
       });
   io.Array<GemmCurve>("gemm", c.gemm, "one for each dtype and kind of clocks",
                       [&](GemmCurve& one) { Fields(io, one); });

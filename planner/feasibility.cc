@@ -322,6 +322,27 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
   return {};
 }
 
+bool SplitsBackward(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kGpipe:
+    case ScheduleKind::k1F1B:
+    case ScheduleKind::kInterleaved:
+    case ScheduleKind::kBreadthFirst:
+    case ScheduleKind::kForwardOnly:
+      return false;
+    case ScheduleKind::kZbH1:
+    case ScheduleKind::kZbH2:
+    case ScheduleKind::kZbV:
+    case ScheduleKind::kVHalf:
+    case ScheduleKind::kVMin:
+    case ScheduleKind::kVZb:
+    case ScheduleKind::kDualPipe:
+    case ScheduleKind::kDualPipeV:
+      return true;
+  }
+  return false;
+}
+
 Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
   const std::vector<int>& layers = plan.stage_layers;
   if (layers.empty()) return {};
@@ -336,6 +357,15 @@ Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
   if (sum != model.num_layers) {
     return Reject(RejectionReason::kLayers,
                   "the stages hold {} layers in all, and the model has {}", sum, model.num_layers);
+  }
+  // Embedding and head are work enough for a stage, but the embedding's backward is all of weights:
+  // where the two halves of a backward are apart, one would be empty.
+  for (int s = 0; s < stages; ++s) {
+    if (layers[std::size_t(s)] > 0 || (s + 1 == stages && stages > 1)) continue;
+    if (s == 0 && !SplitsBackward(plan.schedule)) continue;
+    return Reject(RejectionReason::kLayers, "stage {} has no layers; {}", s,
+                  s == 0 ? fmt::format("under {} the first needs some", NameOf(plan.schedule))
+                         : std::string("only the first and the last can be without"));
   }
   return {};
 }

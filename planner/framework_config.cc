@@ -151,6 +151,17 @@ void TorchPipeline(ConfigTree& tree, ImportedRun& run) {
     } else if (s.chunks == 2 || stages / std::size_t(p.pipeline) > 2) {
       p.virtual_stages = int(stages / std::size_t(p.pipeline));
     }
+    // "layers.7" and the like are layers; what else a part has is embedding, norm and head.
+    for (const JsonValue& part : parts->items) {
+      p.stage_layers.push_back(
+          int(std::count_if(part.items.begin(), part.items.end(), [](const JsonValue& module) {
+            return module.kind == JsonValue::Kind::kText && module.text.starts_with("layers.");
+          })));
+    }
+    if (std::count(p.stage_layers.begin(), p.stage_layers.end(), p.stage_layers.front()) ==
+        std::ptrdiff_t(stages)) {
+      p.stage_layers.clear();
+    }
   }
   if (p.virtual_stages == 1 && p.schedule == ScheduleKind::kInterleaved) {
     p.schedule = ScheduleKind::k1F1B;

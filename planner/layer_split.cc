@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "planner/feasibility.h"
 
 namespace millwright {
 namespace {
@@ -196,7 +197,11 @@ void Splitter::ForEachPiece(std::size_t slot, int front_taken, int back_taken, S
   const int end = int(kinds_.size()) - back_taken, left = end - front_taken;
   const std::size_t slots_after = slots_.size() - 1 - slot;
   const Slot& at = slots_[slot];
-  const auto least = [&](int stage) { return stage == 0 || stage == stages_ - 1 ? 0 : 1; };
+  // As CheckStageLayers has it.
+  const int of_first = SplitsBackward(plan_.schedule) ? 1 : 0;
+  const auto least = [&](int stage) {
+    return stage == 0 ? of_first : stage == stages_ - 1 ? 0 : 1;
+  };
   // Each copy sees its share of the micro-batches; sums in another order round differently.
   const Seconds most = (1 + 1e-9) * double(copies_) * bound;
   const bool mirrored = at.back.has_value();

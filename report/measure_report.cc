@@ -97,7 +97,10 @@ std::string MeasureText(const MeasureAnswer& answer, const Style& style) {
                   FormatInteger(std::int64_t(answer.measured.size())),
                   Counted(std::int64_t(answer.cases), "operation"), answer.on.machine,
                   Counted(answer.on.ranks, "rank"), answer.on.dtype, FormatSeconds(answer.seconds));
-  if (answer.interrupted) text += " Interrupted; what was measured until then is kept.";
+  if (answer.interrupted) {
+    text += answer.measured.empty() ? " Interrupted before anything was measured."
+                                    : " Interrupted; what was measured until then is kept.";
+  }
   text = Bold(Wrapped(text, style.width, 0), style) + "\n\n";
   TextTable table;
   table.Column("operation", Align::kLeft);

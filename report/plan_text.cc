@@ -344,8 +344,8 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
                    [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
   if (!c.exact()) {
-    text = fmt::format("{} of {} were not visited in the time given; ", FormatInteger(c.unvisited),
-                       Counted(c.space, "candidate"));
+    text = fmt::format("{} of {} with layers divided evenly were not visited in the time given; ",
+                       FormatInteger(c.unvisited), Counted(c.space, "candidate"));
     text +=
         result.plans.empty() ? "of the others none fits"
         : c.gap > 0
@@ -358,6 +358,13 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
   } else {
     text = fmt::format("Proven best of {} with layers divided evenly, by the estimate",
                        Counted(c.space, "candidate"));
+    // No bound covers what is made of the fastest of them.
+    if (!result.plans.empty() && result.plans.front().step < c.best_bound) {
+      text = fmt::format(
+          "The best is one of them with its layers divided anew. Of {} with layers "
+          "divided evenly none is faster than {} by the estimate, which is proven",
+          Counted(c.space, "candidate"), PerStep(c.best_bound));
+    }
   }
   text += fmt::format(": {} costed", FormatInteger(c.costed));
   for (const auto& [count, bound] : bounds) {

@@ -224,7 +224,10 @@ LaunchOutcome LaunchRanks(const std::string& program, const std::vector<std::str
   } else if (outcome.code > 1 && outcome.messages.empty()) {
     // mpirun itself: what it says is all there is.
     outcome.code = kRankDied;
-    outcome.messages = {"mpirun failed:"};
+    outcome.messages = {lines.empty()
+                            ? "mpirun ended without a word: a rank was killed, by hand or "
+                              "for its memory"
+                            : "mpirun failed:"};
     outcome.messages.insert(outcome.messages.end(), lines.begin(), lines.end());
   }
   return outcome;

@@ -38,6 +38,17 @@ struct Question {
   const GpuCurves* base;
   bool leave_out;
   BytesPerSecond link{};  // of collectives, where the cluster presets do not know it
+  std::vector<std::string>* without_curve = nullptr;
+
+  // Whether `rows` do not make a curve of `what`, which is noted.
+  bool TooFew(const std::string& what, std::size_t count, std::size_t least = kLeastRows) const {
+    if (count >= least) return false;
+    if (without_curve != nullptr) {
+      without_curve->push_back(
+          fmt::format("no curve of {}: {} rows, and a fit needs {}", what, count, least));
+    }
+    return true;
+  }
 };
 
 // How one kind of curve is fitted.
@@ -268,7 +279,7 @@ void FitGemms(const Question& question, GpuCurves& curves) {
         {*shape, row.time.value, StackOf(row.source)});
   }
   for (const auto& [key, of_group] : groups) {
-    if (of_group.size() < kLeastRows) continue;
+    if (question.TooFew(fmt::format("{} products", key.dtype), of_group.size())) continue;
     GemmCurve curve{.dtype = key.dtype, .clocks = key.clocks, .stage = key.stage};
     if (HasCast(key.dtype)) {
       const GemmCurve* plain = FindGemm(curves, "bfloat16", key.clocks);
@@ -316,7 +327,7 @@ void FitAttention(const Question& question, GpuCurves& curves) {
     }
   }
   for (const auto& [kernel, of_group] : groups) {
-    if (of_group.size() < kLeastRows) continue;
+    if (question.TooFew(fmt::format("attention {}", kernel), of_group.size())) continue;
     AttentionCurve curve{.kernel = kernel};
     const auto recipe = AttentionRecipe();
     const std::array<double, 4> steps{KnotsApart(question.gpu), 2, 1, 2};
@@ -354,7 +365,7 @@ void FitBandwidth(const Question& question, GpuCurves& curves) {
       .range = [](const Bytes& b) { return std::vector{std::log2(b.value)}; },
       .tension = {.neighbours = 0.1, .zero = 0.02}};
   for (const auto& [key, of_group] : groups) {
-    if (of_group.size() < kLeastRows) continue;
+    if (question.TooFew(fmt::format("{} ({})", key.first, key.second), of_group.size())) continue;
     BandwidthCurve curve{.op = key.first, .stack = key.second};
     constexpr std::array<double, 1> kSteps{0.5};
     Cover(curve.residual, of_group, recipe.at, kSteps);
@@ -494,7 +505,10 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
   for (const auto& [key, of_group] : groups) {
     // On top of all fabrics a few rows of one are enough.
     constexpr std::size_t kLeastOfFabric = 3;
-    if (of_group.size() < (key.single_fabric ? kLeastOfFabric : kLeastRows)) continue;
+    const std::size_t least = key.single_fabric ? kLeastOfFabric : kLeastRows;
+    if (question.TooFew(fmt::format("{} ({})", key.op, key.library), of_group.size(), least)) {
+      continue;
+    }
     CollectiveCurve curve{.op = key.op, .library = key.library, .fabric = key.fabric};
     const auto recipe = CollectiveRecipe(key, bridged && key.library != "torch, pairs");
     constexpr std::array<double, 4> kSteps{1, 1, 1, 1};
@@ -563,7 +577,7 @@ void Inherit(std::vector<Curve>& curves, const std::vector<Curve>& base, const s
 }  // namespace
 
 GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, const GpuCurves* base,
-                    bool leave_out) {
+                    bool leave_out, std::vector<std::string>* without_curve) {
   GpuSpec gpu = FindGpu(gpu_name);
   std::vector<std::size_t> rows;
   std::set<std::string> others;
@@ -588,7 +602,7 @@ GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu_name, cons
     curves.rates = rows.empty() && base != nullptr ? base->rates : RatesOf(set, rows);
     gpu = WithRates(gpu, curves.rates);
   }
-  const Question question{set, rows, gpu, base, leave_out, curves.rates.link};
+  const Question question{set, rows, gpu, base, leave_out, curves.rates.link, without_curve};
   FitGemms(question, curves);
   FitAttention(question, curves);
   FitBandwidth(question, curves);

@@ -23,9 +23,10 @@
 namespace millwright {
 
 // ConfigError where no row is of `gpu` or `gpu` is not known.  Without `leave_out`, the errors of
-// shapes left out are not found, which takes five times as long as the rest.
+// shapes left out are not found, which takes five times as long as the rest.  `without_curve` is
+// told of rows that are too few for a curve of their own.
 GpuCurves Calibrate(const MeasurementSet& set, const std::string& gpu, const GpuCurves* base,
-                    bool leave_out = true);
+                    bool leave_out = true, std::vector<std::string>* without_curve = nullptr);
 
 // Each row predicted by curves that were fitted to four fifths of the shapes, its own not among
 // them on any GPU, and without a base.

@@ -233,8 +233,8 @@ ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& w
     rest.measured = rest.measured - one.measured;
     if (one.predicted.value > 0 || one.measured.value > 0) comparison.streams.push_back(one);
   }
-  // What rounding leaves of a step without a wait.
-  if (std::abs(rest.predicted / comparison.predicted) < 1e-9) rest.predicted = Seconds(0);
+  // Of ranks that are not alike the mean of their streams may be longer than the slowest's step.
+  rest.predicted = std::max(Seconds(0), rest.predicted);
   comparison.streams.push_back(rest);
   return comparison;
 }

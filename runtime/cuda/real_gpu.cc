@@ -204,7 +204,7 @@ std::optional<GpuCalls> RealGpuCalls() {
   };
   calls.device_name = [](int device, std::string& name) {
     cudaDeviceProp properties{};
-    const Status status = Of(::cudaGetDeviceProperties(&properties, device));
+    Status status = Of(::cudaGetDeviceProperties(&properties, device));
     name = properties.name;
     return status;
   };

@@ -15,7 +15,8 @@ namespace millwright {
 namespace {
 
 // Every way to write `layers` as a sum over stages of which first and last may have none.
-void ForEachSplit(int layers, int stages, const std::function<void(const std::vector<int>&)>& act) {
+void ForEachSplit(int layers, int stages, int of_first,
+                  const std::function<void(const std::vector<int>&)>& act) {
   std::vector<int> split;
   const std::function<void(int)> extend = [&](int left) {
     const int s = int(split.size());
@@ -23,7 +24,7 @@ void ForEachSplit(int layers, int stages, const std::function<void(const std::ve
       if (left == 0) act(split);
       return;
     }
-    for (int n = s == 0 || s == stages - 1 ? 0 : 1; n <= left; ++n) {
+    for (int n = s == 0 ? of_first : s == stages - 1 ? 0 : 1; n <= left; ++n) {
       split.push_back(n);
       extend(left - n);
       split.pop_back();
@@ -92,7 +93,8 @@ TEST_P(LayerSplit, NoSplitThatFitsHasAFasterSlowestRank) {
   const Estimator estimator(model, training, cluster);
 
   std::vector<Measured> all;
-  ForEachSplit(model.num_layers, StagesPerCopy(plan), [&](const std::vector<int>& split) {
+  const int of_first = SplitsBackward(plan.schedule) ? 1 : 0;
+  ForEachSplit(model.num_layers, StagesPerCopy(plan), of_first, [&](const std::vector<int>& split) {
     ParallelConfig p = plan;
     p.stage_layers = split;
     all.push_back(Measure(estimator, p));

@@ -93,7 +93,7 @@ TEST(Execution, UnevenStagesAndDataRanks) {
 TEST(Execution, LayersDividedByThePlan) {
   for (const auto& [schedule, layers] :
        {std::pair{ScheduleKind::k1F1B, std::vector{1, 5, 2, 0}},
-        std::pair{ScheduleKind::kZbV, std::vector{0, 1, 2, 1, 1, 1, 1, 1}},
+        std::pair{ScheduleKind::kZbV, std::vector{1, 1, 2, 1, 1, 1, 1, 0}},
         std::pair{ScheduleKind::kDualPipe, std::vector{1, 2, 4, 1}}}) {
     ParallelConfig parallel{.pipeline = 4, .schedule = schedule};
     parallel.stage_layers = layers;
