@@ -184,7 +184,7 @@ TEST_F(BadInput, SizeOfTheCluster) {
 }
 
 TEST_F(BadInput, ModelShape) {
-  EXPECT_EQ(Of("plan --model llama-3.1-8b --layers 3" + std::string(kRest)),
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --layers 3 --heads 3" + std::string(kRest)),
             "millwright: --model: a shape (--layers, --hidden, ...) is given too; give one of "
             "them\n");
   EXPECT_EQ(Of("plan --layers 3" + std::string(kRest)),

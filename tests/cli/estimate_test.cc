@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -112,6 +113,21 @@ TEST(Estimate, DeepSeekV3AsPublished) {
   EXPECT_EQ(json["plan"]["dp"], 128);
   EXPECT_EQ(json["memory"]["stages"].size(), 16U);
   EXPECT_GT(json["time"]["exposed_ep"].get<double>(), 0);
+}
+
+// Embedding and head of 128,256 x 4,096 each, the last norm, and of 32 layers two, 218,112,000
+// each; of more layers than a model has the last kind is repeated.
+TEST(Estimate, LayersAloneAreOfTheModelThatIsNamed) {
+  const auto total = [](int layers) {
+    return Json::parse(
+               RunCommand(fmt::format("estimate --json --model llama-3.1-8b --cluster dgx-h100 "
+                                      "--global-batch 8 --seq 4096 --layers {}",
+                                      layers))
+                   .out)["question"]["model"]["parameters"]["total"]
+        .get<std::int64_t>();
+  };
+  EXPECT_EQ(total(2), 2 * 128256 * std::int64_t{4096} + 4096 + 2 * std::int64_t{218112000});
+  EXPECT_EQ(total(40), 2 * 128256 * std::int64_t{4096} + 4096 + 40 * std::int64_t{218112000});
 }
 
 TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {

@@ -106,7 +106,7 @@ TEST(Plan, BudgetAnswersWithTheBestSoFar) {
   EXPECT_EQ(proof["exact"], false);
   EXPECT_GT(proof["unvisited"], 1'000'000'000);
   EXPECT_GT(proof["best_bound_s"], 0);
-  EXPECT_THAT(RunCommand(large).out, HasSubstr(" were not visited in the time given; "));
+  EXPECT_THAT(RunCommand(large).out, HasSubstr(" were not visited "));
 }
 
 TEST(Plan, BadBudgets) {

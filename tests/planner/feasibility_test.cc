@@ -152,5 +152,24 @@ TEST(Rejections, HaveDistinctNamesAndKeys) {
   }
 }
 
+TEST(CheckStageLayers, SaysWhatIsWrongWithASplit) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");  // 32 layers
+  const auto said = [&](ScheduleKind schedule, std::vector<int> layers) {
+    ParallelConfig plan{.pipeline = 4, .schedule = schedule};
+    plan.stage_layers = std::move(layers);
+    const Verdict verdict = CheckStageLayers(model, plan);
+    return verdict ? verdict->detail : std::string("fine");
+  };
+  using enum ScheduleKind;
+  EXPECT_EQ(said(k1F1B, {}), "fine");
+  EXPECT_EQ(said(k1F1B, {0, 16, 16, 0}), "fine");
+  EXPECT_EQ(said(k1F1B, {16, 16}), "layers of 2 stages are given, and the plan has 4");
+  EXPECT_EQ(said(k1F1B, {8, 8, 8, 9}), "the stages hold 33 layers in all, and the model has 32");
+  EXPECT_EQ(said(k1F1B, {8, 0, 16, 8}),
+            "stage 1 has no layers; only the first and the last can be without");
+  EXPECT_EQ(said(kZbH1, {0, 16, 8, 8}), "stage 0 has no layers; under zb-h1 the first needs some");
+  EXPECT_EQ(said(kZbH1, {16, 8, 8, 0}), "fine");
+}
+
 }  // namespace
 }  // namespace millwright
