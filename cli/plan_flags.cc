@@ -148,6 +148,8 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
 
   if (schedule_) {
     p.schedule = *schedule_;
+    // It takes the place of the job's chunks, too, where it has its own; not of --vpp.
+    if (!vpp_ && !ChoosesChunks(p.schedule)) p.virtual_stages = 1;
   } else if (!job.has_parallel || (vpp_ && p.schedule != ScheduleKind::kBreadthFirst)) {
     p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
   }
