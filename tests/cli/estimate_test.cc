@@ -126,8 +126,9 @@ TEST(Estimate, LayersAloneAreOfTheModelThatIsNamed) {
                    .out)["question"]["model"]["parameters"]["total"]
         .get<std::int64_t>();
   };
-  EXPECT_EQ(total(2), 2 * 128256 * std::int64_t{4096} + 4096 + 2 * std::int64_t{218112000});
-  EXPECT_EQ(total(40), 2 * 128256 * std::int64_t{4096} + 4096 + 40 * std::int64_t{218112000});
+  const std::int64_t hidden = 4096, layer = 218112000;
+  EXPECT_EQ(total(2), hidden * 2 * 128256 + hidden + 2 * layer);
+  EXPECT_EQ(total(40), hidden * 2 * 128256 + hidden + 40 * layer);
 }
 
 TEST(Estimate, EveryTrainingSwitchReachesTheQuestion) {
