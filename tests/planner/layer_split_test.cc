@@ -86,7 +86,8 @@ TEST_P(LayerSplit, NoSplitThatFitsHasAFasterSlowestRank) {
   const Cluster cluster(FindCluster("dgx-h100"));
   ParallelConfig plan{
       .tensor = 1, .pipeline = c.pipeline, .data = 8 / c.pipeline, .schedule = c.schedule};
-  TrainingConfig training{.global_batch_size = 4 * c.pipeline * plan.data, .seq_length = 2048};
+  TrainingConfig training{.global_batch_size = std::int64_t{4} * c.pipeline * plan.data,
+                          .seq_length = 2048};
   ASSERT_FALSE(CheckPlan(model, training, cluster.gpu(), cluster.gpus(), plan))
       << CheckPlan(model, training, cluster.gpu(), cluster.gpus(), plan)->detail;
   ASSERT_TRUE(CanSplit(plan));
