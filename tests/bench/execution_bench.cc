@@ -89,20 +89,20 @@ void Step(benchmark::State& state, const Workload& workload, Backend& backend) {
       benchmark::Counter(double(tasks), benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-void BM_EmptyOperators(benchmark::State& state) {
+void EmptyOperators(benchmark::State& state) {
   const Workload workload = Small();
   EmptyBackend backend;
   Step(state, workload, backend);
 }
-BENCHMARK(BM_EmptyOperators);
+BENCHMARK(EmptyOperators);
 
-void BM_CpuOperators(benchmark::State& state) {
+void CpuOperators(benchmark::State& state) {
   const Workload workload = Small();
   RunThreads(1, [&](Communicator& communicator) {
     CpuBackend<float> backend(communicator);
     Step(state, workload, backend);
   });
 }
-BENCHMARK(BM_CpuOperators);
+BENCHMARK(CpuOperators);
 
 }  // namespace

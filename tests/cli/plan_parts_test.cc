@@ -26,7 +26,9 @@ Outcome PlanWithRanks(int ranks, const std::string& line) {
   return outcome;
 }
 
-std::string WithoutTiming(std::string json) { return json.substr(0, json.find("\"timing\"")); }
+std::string WithoutTiming(const std::string& json) {
+  return json.substr(0, json.find("\"timing\""));
+}
 
 TEST(PlanParts, SameBytesOnOneToFourRanks) {
   for (const char* question :
