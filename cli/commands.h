@@ -4,7 +4,7 @@
 //
 // Everything is written to the streams given, so that a test can run a command and read it.
 // Exit codes: 0 yes; 1 the answer is no (nothing fits); 2 the input is wrong; 3 our own bug; 4 a
-// rank of a run died; 130 interrupted.
+// rank of a run died; 128 and the signal's number where one interrupted.
 #pragma once
 
 #include <iosfwd>
@@ -38,7 +38,7 @@ int MeasureCommand(std::span<const std::string> args, Console& console);
 int ValidateCommand(std::span<const std::string> args, Console& console);
 int DescribeCommand(std::span<const std::string> args, Console& console);
 
-// One rank of `run` or `measure`; the first of args is the command, the others are its own.
+// One rank of `run`, `measure` or `plan`; the first of args is the command, the others are its own.
 class Communicator;
 int RankCommand(std::span<const std::string> args, Console& console, Communicator& communicator);
 // One rank of `plan` under mpirun; args are those of `plan`.

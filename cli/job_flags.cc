@@ -229,12 +229,12 @@ void JobFlags::ShortenModel(ModelConfig& model) const {
 }
 
 void JobFlags::ResolveModel(CommandLine& line, Job& job) const {
+  const bool details = kv_heads_ || head_dim_ || ffn_ || max_positions_ || swiglu_ || rms_norm_ ||
+                       rope_ || untied_ || bias_ || dropout_;
   // Alone, --layers is of the model that is named or that the job has.
-  const bool others = hidden_ || heads_ || kv_heads_ || head_dim_ || ffn_ || max_positions_ ||
-                      swiglu_ || rms_norm_ || rope_ || untied_ || bias_ || dropout_;
-  const bool shorten = layers_ && !others && (model_ || job.has_model);
+  const bool shorten = layers_ && !hidden_ && !heads_ && !details && (model_ || job.has_model);
   const bool shape = (layers_ && !shorten) || hidden_ || heads_;
-  const bool detail = (others && !hidden_ && !heads_) || (vocab_ && !job.has_model && !model_);
+  const bool detail = details || (vocab_ && !job.has_model);
   if (model_ && (shape || detail || vocab_)) {
     line.Problem("--model", "a shape (--layers, --hidden, ...) is given too; give one of them");
     return;

@@ -134,15 +134,10 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
   line.Example("measure --backend cuda --cluster dgx-h100 --out measured");
   if (!line.Parse(args, help)) return std::nullopt;
 
-  const auto given = [&](std::string_view name) {
-    return std::any_of(args.begin(), args.end(), [&](const std::string& word) {
-      return word == name || word.starts_with(std::string(name) + "=");
-    });
-  };
   if (!out) line.Missing("--out", "expected a folder for the tables");
   asked.budget = Seconds(quick ? 15 : 60);
   if (budget) {
-    const std::optional<Seconds> time = ParseQuantity<Seconds>(*budget);
+    const std::optional<Seconds> time = ParseDuration(*budget);
     constexpr Seconds kLongest{86400};
     if (time && *time > Seconds(0) && *time <= kLongest) {
       asked.budget = *time;
@@ -156,7 +151,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
   if (asked.on_gpus() && asked.by_processor) {
     line.Problem("--processor-time", "a GPU's work is no processor's");
   }
-  const bool for_job = job_file || given("--model") || given("--layers") || given("--hidden");
+  const bool for_job = job_file || flags.gives_model();
   if (asked.on_gpus() && !for_job && !flags.cluster()) {
     line.Missing("--cluster", "expected the cluster preset whose GPUs are to be measured");
   }

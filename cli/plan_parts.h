@@ -2,7 +2,7 @@
 //
 // `plan` under mpirun: each rank searches its part of the space, and all of them merge all parts.
 //
-// Every rank then has the same answer; rank 0 simulates, prints and writes.
+// Every rank then has found the same; rank 0 simulates, prints and writes.
 #pragma once
 
 #include <span>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program that MPI is loaded into, beside this one: a rank of `run`, and of `plan` under
-// mpirun.
+// The program that MPI is loaded into, beside this one: a rank of `run` or `measure`, and of
+// `plan` under mpirun.
 #pragma once
 
 #include <string>

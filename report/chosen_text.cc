@@ -21,7 +21,7 @@ double MedianSlower(const std::vector<ChosenLayout>& layouts) {
   return slower.empty() ? 0 : Quantile(std::move(slower), 0.5);
 }
 
-// "12.3 s in pipeline bubble; 61.2 against 78.0 GiB".
+// "it loses 12.3 s (15.0%) to the best plan: 12.3 s in pipeline bubble; 61.2 GiB against 78.0 GiB".
 std::string Why(const ChosenLayout& one) {
   if (one.best.step >= one.chosen.step) return {};
   return fmt::format("{}; {} against {}", LossSentence(one.chosen, one.best), GiB(one.chosen.peak),

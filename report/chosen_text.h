@@ -11,11 +11,12 @@
 
 namespace millwright {
 
-// A sentence, and a table of the layouts that are more than kWorthAReason slower than the best,
-// each with what makes the difference.
+// A sentence, and lines on each of the layouts that are more than kWorthAReason slower than the
+// best, each with what makes the difference.
 std::string ChosenText(const RunSet& runs, const std::vector<ChosenLayout>& layouts,
                        const Style& style);
-// {"questions", "median_slower", "rows": [{"id", "chosen", "best", "slower", "why"}]}, all rows.
+// {"questions", "median_slower", "rows": [{"id", "layouts", "chosen", "chosen_step_s", "best",
+// "best_step_s", "slower", "why"}]}, all rows.
 std::string ChosenJson(const RunSet& runs, const std::vector<ChosenLayout>& layouts);
 
 }  // namespace millwright
