@@ -140,10 +140,8 @@ ExecutedModel ExecutedModelOf(const Workload& workload, const GpuCurves& curves,
   const ExecutedCurves executed = ExecutedCurvesOf(curves, how, workload.model);
   const LayerShape shape = ShapeOf(workload.parallel, training);
   std::vector<Operator> operators = EmbeddingOperators(workload.model, shape, training);
-  for (int layer = 0; layer < workload.model.num_layers; ++layer) {
-    if (layer > 0 && workload.model.layer(layer) == workload.model.layer(layer - 1)) continue;
-    const std::vector<Operator> more =
-        LayerOperators(workload.model, workload.model.layer(layer), shape, training);
+  for (LayerKind kind : workload.model.distinct_kinds()) {
+    const std::vector<Operator> more = LayerOperators(workload.model, kind, shape, training);
     operators.insert(operators.end(), more.begin(), more.end());
   }
   const std::vector<Operator> head = HeadOperators(workload.model, shape, training);
@@ -233,8 +231,8 @@ ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& w
     rest.measured = rest.measured - one.measured;
     if (one.predicted.value > 0 || one.measured.value > 0) comparison.streams.push_back(one);
   }
-  // Of ranks that are not alike the mean of their streams may be longer than the slowest's step.
-  rest.predicted = std::max(Seconds(0), rest.predicted);
+  // What rounding leaves of a step without a wait.
+  if (std::abs(rest.predicted / comparison.predicted) < 1e-9) rest.predicted = Seconds(0);
   comparison.streams.push_back(rest);
   return comparison;
 }

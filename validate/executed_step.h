@@ -5,10 +5,9 @@
 // Both are of the same workload.  On CPUs the simulation is priced by cost_models/executed_curves,
 // that is by what `measure` measured on the same machine, one operation after the other; on GPUs as
 // any plan is.  Compared by operator and direction, over all ranks; by stream, as a mean of the
-// ranks; and as a whole.  What
-// a rank is not seen doing is the rest: waiting for other stages and what no operator is charged
-// with.  A collective's measured time holds the wait for its slowest member, its predicted time
-// does not: on ranks that do the same that is small.
+// ranks; and as a whole.  What a rank is not seen doing is the rest: waiting for other stages and
+// what no operator is charged with.  A collective's measured time holds the wait for its slowest
+// member, its predicted time does not: on ranks that do the same that is small.
 //
 // The simulation lets the reduction of gradients begin while the last backward ends; executed it
 // comes after, which the rest then shows, below zero.  A ring's exchanges are executed within the
@@ -48,7 +47,7 @@ struct ExecutedComparison {
   Seconds processor;  // of the mean rank, in all that it was seen doing; 0 on GPUs
 };
 
-// What a rank of `run` needs to be priced by, of a cluster of `ranks` cores as `curves` has them.
+// What a rank of `run` is priced by: a cluster of as many cores as ranks, as `curves` has them.
 struct ExecutedModel {
   TrainingConfig training;  // nothing overlapped, gradients as wide as activations
   Cluster cluster;
