@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "core/mistakes.h"
 #include "core/unit_text.h"
 
@@ -46,11 +44,8 @@ std::optional<double> ParseTokens(std::string_view text) {
 }  // namespace
 
 void AimFlags::AddTo(CommandLine& line) {
-  static constexpr std::array kObjectives{EnumName<Objective>{Objective::kThroughput, "throughput"},
-                                          EnumName<Objective>{Objective::kCost, "cost"},
-                                          EnumName<Objective>{Objective::kMemory, "memory"}};
   line.Enum(
-      "--objective", objective_, std::span<const EnumName<Objective>>(kObjectives),
+      "--objective", objective_, ObjectiveNames(),
       "the fastest plan, the cheapest a token, or the one that needs least memory; fastest and "
       "cheapest differ between cluster sizes alone (default: throughput; cost with --price and no "
       "--deadline)");

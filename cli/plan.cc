@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <ostream>
-#include <thread>
 
 #include "cli/aim_flags.h"
 #include "cli/commands.h"
@@ -22,6 +21,7 @@
 #include "core/unit_text.h"
 #include "planner/measured_range.h"
 #include "planner/obstacle.h"
+#include "planner/parallel_work.h"
 #include "planner/remedies.h"
 #include "planner/robust.h"
 #include "planner/search.h"
@@ -63,8 +63,6 @@ void CheckOut(CommandLine& line, const std::string& file) {
     NoteError(line, "--out", error);
   }
 }
-
-std::int64_t Cores() { return std::max(1U, std::thread::hardware_concurrency()); }
 
 using Clock = std::chrono::steady_clock;
 
@@ -357,8 +355,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   if (!line.Parse(args, console.out)) return 0;
 
   options.top = static_cast<int>(top.value_or(options.top));
-  options.threads =
-      static_cast<int>(threads.value_or(std::max<std::int64_t>(1, Cores() / processes_here)));
+  options.threads = static_cast<int>(threads.value_or(std::max(1, Cores() / processes_here)));
   std::optional<double> share;
   if (margin) {
     share = ParseMargin(*margin);

@@ -18,20 +18,6 @@ namespace {
 
 constexpr int kTag = 1;
 
-void SendText(Communicator& communicator, int to, const std::string& text) {
-  const std::size_t size = text.size();
-  communicator.Send(to, kTag, std::as_bytes(std::span(&size, 1)));
-  if (size > 0) communicator.Send(to, kTag, std::as_bytes(std::span(text)));
-}
-
-std::string ReceiveText(Communicator& communicator, int from) {
-  std::size_t size = 0;
-  communicator.Receive(from, kTag, std::as_writable_bytes(std::span(&size, 1)));
-  std::string text(size, '\0');
-  if (size > 0) communicator.Receive(from, kTag, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 // The first of these variables that is set.
 int FromEnvironment(std::initializer_list<const char*> names) {
   for (const char* name : names) {
@@ -65,15 +51,15 @@ std::vector<std::string> GatherTexts(Communicator& communicator, const std::stri
   const int ranks = communicator.size();
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
   if (communicator.rank() > 0) {
-    SendText(communicator, 0, own);
-    for (std::string& text : texts) text = ReceiveText(communicator, 0);
+    SendText(communicator, 0, kTag, own);
+    for (std::string& text : texts) text = ReceiveText(communicator, 0, kTag);
     return texts;
   }
   texts[0] = own;
   for (int rank = 1; rank < ranks; ++rank)
-    texts[std::size_t(rank)] = ReceiveText(communicator, rank);
+    texts[std::size_t(rank)] = ReceiveText(communicator, rank, kTag);
   for (int rank = 1; rank < ranks; ++rank) {
-    for (const std::string& text : texts) SendText(communicator, rank, text);
+    for (const std::string& text : texts) SendText(communicator, rank, kTag, text);
   }
   return texts;
 }

@@ -77,22 +77,16 @@ Verdict CheckWithoutSchedule(const Job& job) { return Check(job, WithoutSchedule
 std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator& estimator,
                                                  const std::optional<ScheduleAsked>& asked) {
   const auto start = std::chrono::steady_clock::now();
-  std::optional<ScheduleAsked> other = asked;
-  if (!other) {
-    if (const Verdict verdict = Check(job, job.parallel)) return *verdict;
-    const ScheduleKind own = job.parallel.schedule;
-    if (!FollowsFromStages(own)) other = {.text = std::string(NameOf(own)), .kind = own};
-  }
-  ParallelConfig plan = other ? WithoutSchedule(job.parallel) : job.parallel;
+  ParallelConfig plan = asked ? WithoutSchedule(job.parallel) : job.parallel;
   if (const Verdict verdict = Check(job, plan)) return *verdict;
   const std::int64_t micro_batches =
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   ScheduleChoice choice = ScheduleOf(plan, micro_batches);
-  if (other && other->file) {
-    CheckSizes(*other->file, plan.pipeline, int(micro_batches));
-  } else if (other) {
-    choice.kind = other->kind;
-    choice.virtual_stages = other->chunks.value_or(job.parallel.virtual_stages);
+  if (asked && asked->file) {
+    CheckSizes(*asked->file, plan.pipeline, int(micro_batches));
+  } else if (asked) {
+    choice.kind = asked->kind;
+    choice.virtual_stages = asked->chunks.value_or(job.parallel.virtual_stages);
     // Where the schedule is one that plans have, the estimate is of it.
     ParallelConfig asked_plan = plan;
     asked_plan.schedule = choice.kind;
@@ -102,11 +96,11 @@ std::variant<Simulation, Rejection> SimulatePlan(const Job& job, const Estimator
     if (!Check(job, asked_plan)) plan = asked_plan;
   }
 
-  const bool from_file = other && other->file;
-  Simulation simulation{.schedule = from_file ? other->text : ShortName(choice),
+  const bool from_file = asked && asked->file;
+  Simulation simulation{.schedule = from_file ? asked->text : ShortName(choice),
                         .estimate = estimator.Itemise(plan),
                         .estimated_schedule = ShortName(ScheduleOf(plan, micro_batches))};
-  StepSpec spec = StepSpecOf(estimator, plan, from_file ? *other->file : BuildSchedule(choice));
+  StepSpec spec = StepSpecOf(estimator, plan, from_file ? *asked->file : BuildSchedule(choice));
   CheckSize(spec);
   simulation.step = SimulateStep(estimator, plan, std::move(spec));
   simulation.seconds =

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <ostream>
 #include <set>
-#include <thread>
 
 #include "cli/commands.h"
 #include "cli/job_flags.h"
@@ -16,6 +15,7 @@
 #include "cli/progress.h"
 #include "core/mistakes.h"
 #include "planner/obstacle.h"
+#include "planner/parallel_work.h"
 #include "planner/search.h"
 #include "report/estimate_text.h"
 #include "report/json.h"
@@ -142,7 +142,7 @@ class Sweep {
       return;
     }
     SearchOptions options{.top = 1, .memory_margin = job.search.memory_margin};
-    options.threads = int(std::max(1U, std::thread::hardware_concurrency()));
+    options.threads = Cores();
     const bool required = !flags_.require.empty(), forbidden = !flags_.forbid.empty();
     for (const std::string& text : required ? flags_.require : job.search.require) {
       filter.Require(text);

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 #include <ostream>
-#include <thread>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/html_flag.h"
 #include "cli/progress.h"
 #include "cli/validate_ops.h"
+#include "planner/parallel_work.h"
 #include "report/chosen_text.h"
 #include "report/runs_report.h"
 #include "report/validation_page.h"
@@ -84,8 +84,7 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
     std::vector<ChosenLayout> layouts;
     {
       Progress progress(console);
-      const int cores = std::max(1, int(std::thread::hardware_concurrency()));
-      layouts = AgainstBest(set, cores, [&](double share) { progress.Show("searching", share); });
+      layouts = AgainstBest(set, Cores(), [&](double share) { progress.Show("searching", share); });
     }
     console.out << (json ? ChosenJson(set, layouts) : ChosenText(set, layouts, console.style));
     return layouts.empty() ? 1 : 0;

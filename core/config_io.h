@@ -44,6 +44,15 @@ struct EnumName {
   std::string_view name;
 };
 
+// Of the value; empty where it has none.
+template <class E>
+std::string_view NameIn(std::span<const EnumName<E>> names, E value) {
+  for (const EnumName<E>& one : names) {
+    if (one.value == value) return one.name;
+  }
+  return {};
+}
+
 struct IntRange {
   std::int64_t min = 0;
   std::int64_t max = std::int64_t{1} << 40;

@@ -216,6 +216,9 @@ std::span<const EnumName<Precision>> PrecisionNames() {
   }};
   return names;
 }
+bool LowPrecision(Precision p) {
+  return p == Precision::kFp8 || p == Precision::kMxfp8 || p == Precision::kNvfp4;
+}
 
 std::span<const std::string_view> CalibrationNames() {
   static constexpr std::array<std::string_view, 5> names{"A100", "H100", "B200", "B300",

@@ -15,6 +15,7 @@ namespace millwright {
 
 enum class Precision { kFp16, kBf16, kFp8, kMxfp8, kNvfp4 };
 std::span<const EnumName<Precision>> PrecisionNames();
+bool LowPrecision(Precision p);  // below 16 bits
 
 // The families of GPUs whose efficiencies there are, and "generic" for all others; cost_models
 // has a calibration of each name.

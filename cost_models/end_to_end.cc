@@ -76,10 +76,6 @@ constexpr EndToEndField kFields[] = {
     {"broadcast", &EndToEnd::broadcast, kAny},
 };
 
-bool LowPrecision(Precision p) {
-  return p == Precision::kFp8 || p == Precision::kMxfp8 || p == Precision::kNvfp4;
-}
-
 double GapOf(const EndToEnd& e, Framework framework) {
   switch (framework) {
     case Framework::kMegatron:

@@ -7,10 +7,6 @@
 namespace millwright {
 namespace {
 
-bool LowPrecision(Precision p) {
-  return p == Precision::kFp8 || p == Precision::kMxfp8 || p == Precision::kNvfp4;
-}
-
 // Sustained rate of large GEMMs, of the BF16 peak; 0: not measured.
 double Efficiency(Precision p, const GemmCalibration& g) {
   switch (p) {

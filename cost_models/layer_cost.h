@@ -13,11 +13,11 @@
 // the input gradient's scatter runs whole beside the weight gradient.  What runs side by side takes
 // longer (OverlapCalibration::tp_contention).  A ring under attention slows it by the
 // multiprocessors that it holds (cost_models/sm_share).  A gather under an input gradient is taken
-// to slow nothing: with 24 multiprocessors, and fitted again, held-out published steps are off by
-// 4.3% at the median and 14.9% at the 90th percentile instead of 4.2 and 14.7%.  Chunks are as
-// efficient as the whole GEMM: they take turns on several streams, so that one starts in the tail
-// of another.  (Charged with what a lone GEMM of that size loses, and fitted again, held-out
-// published steps are off by 4.7% at the median instead of 4.2%; with half of it by 4.5%.)
+// to slow nothing: with 24 multiprocessors, and fitted again, held-out published steps were off by
+// 4.3% at the median and 14.9% at the 90th percentile where they were by 4.2 and 14.7%.  Chunks are
+// as efficient as the whole GEMM: they take turns on several streams, so that one starts in the
+// tail of another.  (Charged with what a lone GEMM of that size loses, and fitted again, held-out
+// published steps were off by 4.7% at the median where they were by 4.2%; with half of it by 4.5%.)
 // "pipeline" is taken for a ring of exchanges too: the same bytes in as many parts.
 #pragma once
 

@@ -74,8 +74,10 @@ double HeadInLayers(const ModelConfig& model) {
   return double(model.hidden_size) * double(model.vocab_size) / active;
 }
 
-std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages) {
+std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages,
+                                std::span<const int> own) {
   const int chunks = pipeline * virtual_stages;
+  if (int(own.size()) == chunks) return {own.begin(), own.end()};
   if (model.mtp_num_layers == 0 || chunks == 1) {
     return LayersPerChunk(model.num_layers, pipeline, virtual_stages);
   }
@@ -115,8 +117,8 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
     ranks[r].layers.assign(kinds.size(), 0);
   }
   const std::size_t stages = rank_of_stage.size() / std::size_t(copies);
-  std::vector<int> sizes(stage_layers.begin(), stage_layers.end());
-  if (sizes.empty()) sizes = LayersPerChunk(model, pipeline, int(stages) / pipeline);
+  const std::vector<int> sizes =
+      LayersPerChunk(model, pipeline, int(stages) / pipeline, stage_layers);
   auto next = kind_of_layer.begin();
   for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
     const std::size_t chunk = s % stages;

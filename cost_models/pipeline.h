@@ -39,8 +39,10 @@ double ChunksInFlight(int pipeline, std::int64_t micro_batches, int virtual_stag
 std::vector<int> LayersPerChunk(int num_layers, int pipeline, int virtual_stages);
 // The same for a model, whose multi-token-prediction modules and heads weigh on the last chunk:
 // with such modules Megatron wants a layout by hand, and the last chunk is taken to have as many
-// layers less as balance needs.
-std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages);
+// layers less as balance needs.  `own` is a plan's own split: where it is one into so many chunks,
+// it is taken instead.
+std::vector<int> LayersPerChunk(const ModelConfig& model, int pipeline, int virtual_stages,
+                                std::span<const int> own = {});
 
 // What a pipeline rank holds.  Kinds are indices into ModelConfig::distinct_kinds().
 struct StageContent {
@@ -65,8 +67,8 @@ std::vector<double> ChunksHeldAtPeak(int pipeline, std::int64_t micro_batches, i
 // multi-token-prediction modules follow the last layer of the last chunk.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int virtual_stages);
 // The same where a schedule says which rank holds which stage, with `copies` of the model one after
-// the other: chunks of a rank in the order of their stages.  `stage_layers` has the layers of each
-// stage of one copy; empty, LayersPerChunk says.
+// the other: chunks of a rank in the order of their stages.  `stage_layers` is a plan's own split,
+// as LayersPerChunk takes it.
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
                                    std::span<const int> rank_of_stage, int copies,
                                    std::span<const int> stage_layers = {});

@@ -18,8 +18,8 @@
 //
 // Limits: memory bandwidth, caches and power are shared too, and waves of thread blocks are whole;
 // nobody has published slowdowns by kernel to fit that to.  Data parallelism and chunked tensor
-// parallelism are charged by fits to whole steps instead (OverlapCalibration), 0.47 of the
-// communication and 0.27 of the smaller, where 24 of 132 would be 0.18: those hold the rest.
+// parallelism are charged by fits to whole steps instead (OverlapCalibration), 0.45 of the
+// communication and 0.28 of the smaller, where 24 of 132 would be 0.18: those hold the rest.
 #pragma once
 
 #include <algorithm>

@@ -264,21 +264,6 @@ Seconds Estimator::Transfer(const ShapeCosts& shape, const PathProfile& path) co
                     .time;
 }
 
-ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
-  return {.kind = plan.schedule,
-          .pipeline = plan.pipeline,
-          .micro_batches = int(micro_batches),
-          .virtual_stages = plan.virtual_stages};
-}
-
-int StagesPerCopy(const ParallelConfig& plan) {
-  return plan.pipeline * ChunksOfRank(ScheduleOf(plan, 1));
-}
-
-void DropOtherSplit(ParallelConfig& plan) {
-  if (int(plan.stage_layers.size()) != StagesPerCopy(plan)) plan.stage_layers.clear();
-}
-
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan) {
   return StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)),
                   CopiesOfModel(plan.schedule), plan.stage_layers);
@@ -781,20 +766,18 @@ PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
   // Micro-batches come at the pace of the slowest rank; or, where the others have no time to spare
   // for it, of what uneven chunks and transfers make of them.
   const Seconds others = unevenness_ * ranks.sum / ranks_;
-  Makespan m;
-  m.pace_without_transfers = std::max(ranks.slowest, others);
+  const Seconds own_pace = std::max(ranks.slowest, others);  // without transfers
   // What overlapping leaves of an interleaved schedule's many transfers was measured on whole
   // steps, spare time and all; 1F1B's are hidden where there is time to spare.
-  m.pace = virtual_stages_ > 1 ? m.pace_without_transfers + steady_transfers_
-                               : std::max(m.pace_without_transfers, others + steady_transfers_);
-  m.total = ranks.sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * m.pace +
-            fill_transfers_;
-  m.transfers = (micro_batches_ - 1 / virtual_stages_) * (m.pace - m.pace_without_transfers) +
-                fill_transfers_;
+  const Seconds pace = virtual_stages_ > 1 ? own_pace + steady_transfers_
+                                           : std::max(own_pace, others + steady_transfers_);
+  Makespan m;
+  m.total =
+      ranks.sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * pace + fill_transfers_;
+  m.transfers = (micro_batches_ - 1 / virtual_stages_) * (pace - own_pace) + fill_transfers_;
   // What is left beside the slowest rank's own work: other stages' fill and drain, and waiting for
   // longer chunks.
-  m.bubble = (ranks.sum - m.pace_without_transfers) / virtual_stages_ +
-             micro_batches_ * (m.pace_without_transfers - ranks.slowest);
+  m.bubble = (ranks.sum - own_pace) / virtual_stages_ + micro_batches_ * (own_pace - ranks.slowest);
   return m;
 }
 

@@ -117,12 +117,6 @@ struct ShapeCosts {
 
 class PipelineTerms;
 
-// The schedule that `plan` names.
-ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
-// Stages of one copy of the model.
-int StagesPerCopy(const ParallelConfig& plan);
-// Forgets a split of the layers into another number of stages than the plan has.
-void DropOtherSplit(ParallelConfig& plan);
 // What each of its pipeline ranks holds.
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan);
 
@@ -255,7 +249,6 @@ class PipelineTerms {
     Seconds total() const { return forward + backward + sharding; }
   };
   struct Makespan {
-    Seconds pace, pace_without_transfers;  // of a micro-batch once the pipeline is full
     Seconds total;
     Seconds transfers, bubble;  // of total
     Seconds hidden;             // of the slowest rank's work, under other work of its pairs

@@ -258,10 +258,7 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
   if (FollowsFromStages(plan.schedule)) return {};
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
-  const ScheduleChoice choice{.kind = plan.schedule,
-                              .pipeline = plan.pipeline,
-                              .micro_batches = int(micro_batches),
-                              .virtual_stages = plan.virtual_stages};
+  const ScheduleChoice choice = ScheduleOf(plan, micro_batches);
   const std::vector<std::string> unmet = Unmet(choice);
   if (!unmet.empty()) {
     return Reject(RejectionReason::kSchedule, "schedule {} {}", NameOf(plan.schedule),
@@ -322,33 +319,10 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
   return {};
 }
 
-bool SplitsBackward(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kGpipe:
-    case ScheduleKind::k1F1B:
-    case ScheduleKind::kInterleaved:
-    case ScheduleKind::kBreadthFirst:
-    case ScheduleKind::kForwardOnly:
-      return false;
-    case ScheduleKind::kZbH1:
-    case ScheduleKind::kZbH2:
-    case ScheduleKind::kZbV:
-    case ScheduleKind::kVHalf:
-    case ScheduleKind::kVMin:
-    case ScheduleKind::kVZb:
-    case ScheduleKind::kDualPipe:
-    case ScheduleKind::kDualPipeV:
-      return true;
-  }
-  return false;
-}
-
 Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
   const std::vector<int>& layers = plan.stage_layers;
   if (layers.empty()) return {};
-  const int stages = plan.pipeline * ChunksOfRank({.kind = plan.schedule,
-                                                   .pipeline = plan.pipeline,
-                                                   .virtual_stages = plan.virtual_stages});
+  const int stages = StagesPerCopy(plan);
   if (int(layers.size()) != stages) {
     return Reject(RejectionReason::kLayers, "layers of {} stages are given, and the plan has {}",
                   layers.size(), stages);

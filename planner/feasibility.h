@@ -62,8 +62,6 @@ Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);
 Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor);
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
                       ScheduleKind schedule);
-// Whether the gradients of inputs and of weights are passes of their own, anywhere.
-bool SplitsBackward(ScheduleKind kind);
 // That the plan's own split of the layers, if it has one, is one of this model into its stages.
 Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan);
 Verdict CheckBatch(const TrainingConfig& training, int data, int micro_batch_size, int pipeline,

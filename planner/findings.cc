@@ -27,16 +27,11 @@ bool Smaller(const RankedPlan& a, const RankedPlan& b) {
   return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
 }
 
-std::string_view NameOf(Objective objective) {
-  switch (objective) {
-    case Objective::kThroughput:
-      return "throughput";
-    case Objective::kCost:
-      return "cost";
-    case Objective::kMemory:
-      return "memory";
-  }
-  return {};
+std::span<const EnumName<Objective>> ObjectiveNames() {
+  static constexpr EnumName<Objective> kNames[] = {{Objective::kThroughput, "throughput"},
+                                                   {Objective::kCost, "cost"},
+                                                   {Objective::kMemory, "memory"}};
+  return kNames;
 }
 
 bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b) {

@@ -8,9 +8,11 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "core/config_io.h"
 #include "core/parallel.h"
 #include "core/training.h"
 #include "core/units.h"
@@ -32,7 +34,7 @@ bool Smaller(const RankedPlan& a, const RankedPlan& b);
 
 // What makes a plan the best.  On a given cluster the fastest plan is also the cheapest.
 enum class Objective { kThroughput, kCost, kMemory };
-std::string_view NameOf(Objective objective);
+std::span<const EnumName<Objective>> ObjectiveNames();
 bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b);
 
 // Plans rejected for memory in which one item is the largest of the fullest stage; where what

@@ -9,7 +9,7 @@
 namespace millwright {
 namespace {
 
-// One list of fields for both ways: a writer appends what a reader takes.
+// Of a plan one list of fields for both ways: a writer appends what a reader takes.
 class Writer {
  public:
   template <class T>

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <thread>
 
 #include "core/check.h"
 #include "core/machine_memory.h"
@@ -120,18 +119,18 @@ int Workers(Bytes of_one, int steps, const SimulatedStep& step, int plane) {
         FormatCount(double(step.graph.size()) / step.graph.ranks()), FormatBytes(of_one),
         FormatBytes(memory)));
   }
-  const int cores = int(std::max(1U, std::thread::hardware_concurrency()));
-  return std::min({cores, steps, std::max(1, int(memory / of_one / 2))});
+  return std::min({Cores(), steps, std::max(1, int(memory / of_one / 2))});
 }
 
 }  // namespace
 
-Seconds FullReport::Percentile(double share) const {
-  std::vector<Seconds> sorted = steps;
-  std::sort(sorted.begin(), sorted.end());
-  const auto at = std::size_t(std::ceil(share * double(sorted.size())));
-  return sorted[std::clamp<std::size_t>(at, 1, sorted.size()) - 1];
+Seconds Percentile(std::vector<Seconds> values, double share) {
+  std::sort(values.begin(), values.end());
+  const auto at = std::size_t(std::ceil(share * double(values.size())));
+  return values[std::clamp<std::size_t>(at, 1, values.size()) - 1];
 }
+
+Seconds FullReport::Percentile(double share) const { return millwright::Percentile(steps, share); }
 
 Seconds FullReport::mean() const {
   return std::accumulate(steps.begin(), steps.end(), Seconds(0)) / double(steps.size());

@@ -30,6 +30,9 @@ struct LinkUseReport {
   std::int64_t links = 1;  // in use
 };
 
+// The smallest of them that `share` of them do not exceed.
+Seconds Percentile(std::vector<Seconds> values, double share);
+
 struct FullReport {
   FullOptions options;
   // The same step with nothing shared, slowed or drawn; of unlike nodes as they are folded.
@@ -49,7 +52,7 @@ struct FullReport {
   bool disturbed_in_vain = false;
 
   double difference() const { return steps[std::size_t(median)] / folded - 1; }
-  // Of the steps: the smallest that `share` of them do not exceed.
+  // Of the steps.
   Seconds Percentile(double share) const;
   Seconds mean() const;
 };

@@ -87,6 +87,7 @@ class Splitter {
                     const Act& act) const;
   const RankCost& CostOf(std::size_t slot, const Piece& piece);
   RankCost CostOfRank(int rank, const Slot& slot, const Piece& piece) const;
+  std::vector<RankCost> CostsOf(const std::vector<StageContent>& stages) const;
   Seconds Work(int first, int layers) const {
     const int end = first + layers;
     return work_before_[std::size_t(end)] - work_before_[std::size_t(first)];
@@ -157,12 +158,16 @@ RankCost Splitter::CostOfRank(int rank, const Slot& slot, const Piece& piece) co
     content.total_layers += int(chunk.size());
     content.chunks.push_back(std::move(chunk));
   }
-  PipelineTerms terms(estimator_, shape_, contents, plan_);
+  return CostsOf(contents).front();
+}
+
+std::vector<RankCost> Splitter::CostsOf(const std::vector<StageContent>& stages) const {
+  PipelineTerms terms(estimator_, shape_, stages, plan_);
   terms.SetInFlight();
   const std::vector<int> leading = plan_.recompute.full_layers > 0
-                                       ? LeadingLayers(contents, plan_.recompute.full_layers)
+                                       ? LeadingLayers(stages, plan_.recompute.full_layers)
                                        : std::vector<int>{};
-  return terms.CostOfRanks({.treated = treated_, .rest = rest_, .leading = leading}).front();
+  return terms.CostOfRanks({.treated = treated_, .rest = rest_, .leading = leading});
 }
 
 std::size_t Splitter::WindowId(int first, int layers) {
@@ -280,15 +285,8 @@ std::optional<std::vector<int>> Splitter::Best(Seconds bound) {
 }
 
 Seconds Splitter::SlowestAsItIs() const {
-  const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator_.model(), plan_));
-  PipelineTerms terms(estimator_, shape_, stages, plan_);
-  terms.SetInFlight();
-  const std::vector<int> leading = plan_.recompute.full_layers > 0
-                                       ? LeadingLayers(stages, plan_.recompute.full_layers)
-                                       : std::vector<int>{};
   Seconds slowest;
-  for (const RankCost& cost :
-       terms.CostOfRanks({.treated = treated_, .rest = rest_, .leading = leading})) {
+  for (const RankCost& cost : CostsOf(DistinctStages(StagesOfPlan(estimator_.model(), plan_)))) {
     slowest = std::max(slowest, cost.time);
   }
   return slowest;

@@ -27,17 +27,6 @@ std::vector<int> UpTo(int first, std::int64_t last) {
   return values;
 }
 
-std::vector<int> Divisors(std::int64_t n) {
-  std::vector<int> divisors;
-  for (std::int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    divisors.push_back(static_cast<int>(d));
-    if (d != n / d) divisors.push_back(static_cast<int>(n / d));
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
-
 // The values that this question leaves to a knob, and what they are: "the 8 GPUs".
 struct Values {
   std::vector<int> values;
@@ -56,7 +45,7 @@ Values ValuesOf(const Job& job, Knob knob) {
     case Knob::kDp:
     case Knob::kEp:
     case Knob::kEtp:
-      return {Divisors(gpus), all_gpus, gpus};
+      return {Divisors(gpus, gpus), all_gpus, gpus};
     case Knob::kZeroShard:
       return {UpTo(0, gpus), all_gpus, gpus, false};
     case Knob::kVpp:
@@ -65,7 +54,8 @@ Values ValuesOf(const Job& job, Knob knob) {
               job.model.num_layers, false};
     case Knob::kMicroBatch: {
       const std::int64_t batch = job.training.global_batch_size;
-      return {Divisors(batch), fmt::format("the global batch of {}", FormatInteger(batch)), batch};
+      return {Divisors(batch, batch), fmt::format("the global batch of {}", FormatInteger(batch)),
+              batch};
     }
     case Knob::kZero:
       return {UpTo(0, 3), "", 3};

@@ -10,6 +10,8 @@
 
 namespace millwright {
 
+int Cores() { return std::max(1, int(std::thread::hardware_concurrency())); }
+
 void ForEachInParallel(std::size_t items, int threads,
                        const std::function<void(int, std::size_t)>& work,
                        const std::function<void(double)>& progress) {

@@ -8,9 +8,11 @@
 
 namespace millwright {
 
+int Cores();
+
 // work(thread, item) for every item, `thread` from 0 up; each thread takes the next item that none
 // has.  The first exception of the lowest thread is rethrown here when all have stopped.
-// `progress`, where given, is called from this thread a few times a second, with the share of the
+// `progress`, where given, is called from this thread many times a second, with the share of the
 // items that are begun.  Where it throws, no item is begun any more, and that is rethrown.
 void ForEachInParallel(std::size_t items, int threads,
                        const std::function<void(int thread, std::size_t item)>& work,

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "cost_models/interval.h"
+#include "planner/full_step.h"
 #include "planner/parallel_work.h"
 #include "sim/simulate.h"
 #include "sim/step_graph.h"
@@ -75,12 +76,6 @@ TaskGraph AtPaces(const TaskGraph& graph, const std::vector<double>& paces) {
   return paced;
 }
 
-Seconds Quantile(std::vector<Seconds> values, double share) {
-  std::sort(values.begin(), values.end());
-  const auto at = std::size_t(std::ceil(share * double(values.size())));
-  return values[std::clamp<std::size_t>(at, 1, values.size()) - 1];
-}
-
 std::optional<RobustCost> CostOf(const Estimator& estimator, const Estimate& estimate,
                                  const RobustOptions& options, double interval_high) {
   const ParallelConfig& plan = estimate.plan;
@@ -96,8 +91,8 @@ std::optional<RobustCost> CostOf(const Estimator& estimator, const Estimate& est
     }
     steps.push_back(longest);
   }
-  const Seconds p95 = Quantile(steps, 0.95);
-  return RobustCost{.median = Quantile(steps, 0.5), .p95 = p95, .high = interval_high * p95};
+  const Seconds p95 = Percentile(steps, 0.95);
+  return RobustCost{.median = Percentile(steps, 0.5), .p95 = p95, .high = interval_high * p95};
 }
 
 }  // namespace

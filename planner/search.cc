@@ -9,7 +9,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "cost_models/operators.h"
@@ -216,16 +215,9 @@ void SetLimits(Space& space, const Findings& coarse, int top) {
   if (int(best.size()) < top) return;
   Seconds limit = best.back().step;
   Bytes peak = best.back().peak;
-  const bool in_framework =
-      std::any_of(space.layouts.begin(), space.layouts.end(), [&](const auto& of_degree) {
-        return std::any_of(of_degree.second.begin(), of_degree.second.end(),
-                           [&](const PipelineLayout& layout) {
-                             return std::any_of(layout.schedules.begin(), layout.schedules.end(),
-                                                [&](ScheduleKind schedule) {
-                                                  return RunsIn(space.training.framework, schedule);
-                                                });
-                           });
-      });
+  const bool in_framework = AnySchedule(space.layouts, [&](ScheduleKind schedule) {
+    return RunsIn(space.training.framework, schedule);
+  });
   if (in_framework) {
     const std::vector<RankedPlan> own = BestOfLayouts(coarse, top, true);
     if (int(own.size()) < top) return;
@@ -252,8 +244,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   Space space = SpaceOf(model, training, cluster, options.filter, result.memory_limit, all);
   space.exhaustive = options.exhaustive;
   space.objective = all.objective = options.objective;
-  const int cores = std::max(1, int(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
+  const int threads = options.threads > 0 ? options.threads : Cores();
   Estimators estimators;
   estimators.reserve(std::size_t(threads));
   for (int i = 0; i < threads; ++i) estimators.emplace_back(model, training, cluster);

@@ -10,20 +10,6 @@
 namespace millwright {
 namespace {
 
-// In ascending order, those up to `most`.
-std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
-  std::vector<int> divisors;
-  for (std::int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    for (std::int64_t divisor : {d, n / d}) {
-      if (divisor <= most) divisors.push_back(int(divisor));
-    }
-  }
-  std::sort(divisors.begin(), divisors.end());
-  divisors.erase(std::unique(divisors.begin(), divisors.end()), divisors.end());
-  return divisors;
-}
-
 // Models of hundreds of layers do not need every step: vpp is tried up to the first, and a chunk's
 // partial recomputation in at most the second many steps.
 constexpr int kMostVirtualStages = 128;
@@ -151,6 +137,19 @@ std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig&
 
 }  // namespace
 
+std::vector<int> Divisors(std::int64_t n, std::int64_t most) {
+  std::vector<int> divisors;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    for (std::int64_t divisor : {d, n / d}) {
+      if (divisor <= most) divisors.push_back(int(divisor));
+    }
+  }
+  std::sort(divisors.begin(), divisors.end());
+  divisors.erase(std::unique(divisors.begin(), divisors.end()), divisors.end());
+  return divisors;
+}
+
 bool Overlaps(ScheduleKind kind) {
   return kind == ScheduleKind::kDualPipe || kind == ScheduleKind::kDualPipeV;
 }
@@ -276,12 +275,7 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
     keep(filter.Allows(choice), space.choices, choice);
   }
   for (int zero : {0, 1, 2, 3}) keep(filter.Allows(Knob::kZero, zero), space.zeros, zero);
-  for (const auto& [pipeline, layouts] : space.layouts) {
-    for (const PipelineLayout& layout : layouts) {
-      space.overlapping = space.overlapping ||
-                          std::any_of(layout.schedules.begin(), layout.schedules.end(), Overlaps);
-    }
-  }
+  space.overlapping = AnySchedule(space.layouts, Overlaps);
   return space;
 }
 

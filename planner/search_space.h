@@ -8,6 +8,7 @@
 // planner/feasibility and the filter pass.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -45,8 +46,20 @@ struct Sharding {
   int zero = 0, shard = 0;
 };
 
+// In ascending order, those up to `most`.
+std::vector<int> Divisors(std::int64_t n, std::int64_t most);
+
 // Whether DualPipe's pairs may hide communication under all compute.
 bool Overlaps(ScheduleKind kind);
+template <class Is>
+bool AnySchedule(const PipelineLayouts& layouts, const Is& is) {
+  for (const auto& [pipeline, of_degree] : layouts) {
+    for (const PipelineLayout& layout : of_degree) {
+      if (std::any_of(layout.schedules.begin(), layout.schedules.end(), is)) return true;
+    }
+  }
+  return false;
+}
 // Whether the search takes this ZeRO stage with the schedule: 2 and 3 with 1F1B and interleaved,
 // and with what the framework has besides.
 bool ShardsUnder(Framework framework, ScheduleKind kind, int zero);

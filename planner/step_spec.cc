@@ -12,19 +12,6 @@
 namespace millwright {
 namespace {
 
-Stream StreamOf(GroupKind group) {
-  switch (group) {
-    case GroupKind::kTensor:
-      return Stream::kTensor;
-    case GroupKind::kContext:
-      return Stream::kContext;
-    case GroupKind::kExpert:
-    case GroupKind::kExpertTensor:
-      return Stream::kExpert;
-  }
-  return Stream::kTensor;
-}
-
 Cause CauseOf(GroupKind group) {
   switch (group) {
     case GroupKind::kTensor:
@@ -465,12 +452,6 @@ std::vector<std::vector<int>> KindsOfStages(const ModelConfig& model,
   return kinds;
 }
 
-// The plan's own split of the layers, where it is one into the stages of this schedule.
-std::span<const int> SplitFor(const ParallelConfig& plan, const PipelineSchedule& schedule) {
-  const bool same = int(plan.stage_layers.size()) == schedule.stages_per_direction();
-  return same ? std::span(plan.stage_layers) : std::span<const int>();
-}
-
 // What ranks that hold the same weights sum once a step, and the loss.
 void AddSums(const Estimator& estimator, const ParallelConfig& plan, const ShapeCosts& costs,
              const DataGroups& groups, const std::vector<std::vector<int>>& kinds_of_stage,
@@ -556,7 +537,7 @@ std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelC
                                      const PipelineSchedule& schedule) {
   const std::vector<StageContent> ranks =
       StagesOf(estimator.model(), schedule.pipeline, schedule.rank_of_stage, schedule.directions,
-               SplitFor(plan, schedule));
+               plan.stage_layers);
   const std::vector<StageContent> distinct = DistinctStages(ranks);
   ParallelConfig held = plan;
   held.virtual_stages = int(ranks[0].chunks.size());
@@ -660,7 +641,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
 
   // Stages, in the order in which a micro-batch passes them.
   const std::vector<std::vector<int>> kinds_of_stage =
-      KindsOfStages(model, spec.schedule, SplitFor(plan, spec.schedule));
+      KindsOfStages(model, spec.schedule, plan.stage_layers);
   for (const std::vector<int>& of_stage : kinds_of_stage) {
     std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {

@@ -17,14 +17,6 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-template <class E>
-std::string_view NameIn(std::span<const EnumName<E>> names, E value) {
-  for (const auto& n : names) {
-    if (n.value == value) return n.name;
-  }
-  return "?";
-}
-
 std::string Figure(Bytes bytes) { return fmt::format("{:.1f}", bytes.value / kGiB); }
 
 // What of the training choices is not the default, so that a table of numbers says what it is of.

@@ -109,31 +109,6 @@ std::string ExecutedComparisonText(const ExecutedComparison& comparison, const S
          operators.Text(style);
 }
 
-std::string ExecutedComparisonJson(const ExecutedComparison& comparison) {
-  Json streams = Json::array(), operators = Json::array();
-  for (const ComparedStream& one : comparison.streams) {
-    streams.push_back({{"stream", one.name},
-                       {"predicted_s", one.predicted.value},
-                       {"measured_s", one.measured.value},
-                       {"processor_s", one.processor.value}});
-  }
-  for (const ComparedOperator& one : comparison.operators) {
-    operators.push_back({{"operator", one.name},
-                         {"pass", one.backward ? "backward" : "forward"},
-                         {"calls", one.calls},
-                         {"predicted_s", one.predicted.value},
-                         {"measured_s", one.measured.value},
-                         {"processor_s", one.processor.value}});
-  }
-  const Json all{{"predicted_s", comparison.predicted.value},
-                 {"measured_s", comparison.measured.value},
-                 {"error", comparison.error()},
-                 {"processor_s", comparison.processor.value},
-                 {"streams", std::move(streams)},
-                 {"operators", std::move(operators)}};
-  return all.dump();
-}
-
 void WriteExecutedTrace(const Job& job, const SimulatedStep& simulated,
                         const RecordedStep& executed, FileWriter& out) {
   out.Write(

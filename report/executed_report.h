@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An executed step beside the simulated one: tables, JSON, and a trace of both for Perfetto.
+// An executed step beside the simulated one: tables, and a trace of both for Perfetto.
 #pragma once
 
 #include <string>
@@ -15,8 +15,6 @@
 namespace millwright {
 
 std::string ExecutedComparisonText(const ExecutedComparison& comparison, const Style& style);
-// An object.  Its numbers are measured, or predicted from what was measured.
-std::string ExecutedComparisonJson(const ExecutedComparison& comparison);
 
 // Two processes for each executed rank: "simulated rank r" and "executed rank r", with a thread
 // for each stream.  Does not commit `out`.

@@ -57,7 +57,7 @@ void CannotModelParallelism(const Job& job, ExportNotes& notes) {
   cannot(!t.overlap_p2p, "training.overlap_p2p", "it is the program's own");
   cannot(t.tp_comm_overlap, "training.tp_comm_overlap", "it is the program's own");
   cannot(!t.cp_comm_overlap, "training.cp_comm_overlap", "it is the program's own");
-  cannot(t.precision != Precision::kBf16 && t.precision != Precision::kFp16, "training.precision",
+  cannot(LowPrecision(t.precision), "training.precision",
          "products below 16 bits are the program's own; written as BF16");
   cannot(t.mfu_convention != standard.mfu_convention, "training.mfu_convention",
          "it is how Millwright counts, not how a step runs");

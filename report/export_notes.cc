@@ -64,13 +64,9 @@ Hosts HostsOf(const ClusterConfig& cluster) {
 }
 
 ChunkLayers ChunkLayersOf(const ModelConfig& model, const ParallelConfig& plan) {
-  const ScheduleChoice choice{
-      .kind = plan.schedule, .pipeline = plan.pipeline, .virtual_stages = plan.virtual_stages};
-  const int stages = plan.pipeline * ChunksOfRank(choice);
-  ChunkLayers chunks{.layers = plan.stage_layers};
-  if (int(chunks.layers.size()) != stages) {
-    chunks.layers = LayersPerChunk(model, plan.pipeline, stages / plan.pipeline);
-  }
+  ChunkLayers chunks{.layers =
+                         LayersPerChunk(model, plan.pipeline, ChunksOfRank(ScheduleOf(plan, 1)),
+                                        plan.stage_layers)};
   chunks.even = std::all_of(chunks.layers.begin(), chunks.layers.end(),
                             [&](int n) { return n == chunks.layers.front(); });
   return chunks;

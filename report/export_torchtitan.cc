@@ -236,10 +236,7 @@ void PipelineKeys(const Job& job, ExportNotes& notes, std::string& toml) {
   }
   const std::int64_t micro_batches =
       job.training.global_batch_size / (std::int64_t{p.data} * p.micro_batch_size);
-  const ScheduleChoice choice{.kind = p.schedule,
-                              .pipeline = p.pipeline,
-                              .micro_batches = int(micro_batches),
-                              .virtual_stages = p.virtual_stages};
+  const ScheduleChoice choice = ScheduleOf(p, micro_batches);
   const double actions = 3.0 * p.pipeline * ChunksOfRank(choice) * double(micro_batches);
   if (actions > kMostActions) {
     notes.Cannot("parallel.schedule",

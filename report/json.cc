@@ -16,14 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-template <class E>
-std::string NameIn(std::span<const EnumName<E>> names, E value) {
-  for (const auto& n : names) {
-    if (n.value == value) return std::string(n.name);
-  }
-  return {};
-}
-
 std::string Key(std::string_view key) { return std::string(key); }
 
 Json ToJson(const ParallelConfig& p) {
@@ -182,6 +174,31 @@ Json ToJson(const Certificate& c) {
           {"pruned", std::move(pruned)}};
 }
 
+// Its numbers are measured, or predicted from what was measured.
+Json ToJson(const ExecutedComparison& comparison) {
+  Json streams = Json::array(), operators = Json::array();
+  for (const ComparedStream& one : comparison.streams) {
+    streams.push_back({{"stream", one.name},
+                       {"predicted_s", one.predicted.value},
+                       {"measured_s", one.measured.value},
+                       {"processor_s", one.processor.value}});
+  }
+  for (const ComparedOperator& one : comparison.operators) {
+    operators.push_back({{"operator", one.name},
+                         {"pass", one.backward ? "backward" : "forward"},
+                         {"calls", one.calls},
+                         {"predicted_s", one.predicted.value},
+                         {"measured_s", one.measured.value},
+                         {"processor_s", one.processor.value}});
+  }
+  return {{"predicted_s", comparison.predicted.value},
+          {"measured_s", comparison.measured.value},
+          {"error", comparison.error()},
+          {"processor_s", comparison.processor.value},
+          {"streams", std::move(streams)},
+          {"operators", std::move(operators)}};
+}
+
 Json ToJson(const Exported& exported) {
   Json files = Json::array(), unexpressed = Json::array();
   for (const ExportedFile& file : exported.files) files.push_back(file.name);
@@ -271,7 +288,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   // The best plan's own fields stand at the top, as those of `estimate` do.
   Json json = answer.plans().empty() ? Json::object() : contender(answer.plans().front());
   json["question"] = QuestionJson(answer.job);
-  json["question"]["objective"] = std::string(NameOf(answer.objective));
+  json["question"]["objective"] = NameIn(ObjectiveNames(), answer.objective);
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
@@ -521,7 +538,7 @@ std::string RunJson(const RunAnswer& answer) {
   for (Seconds step : outcome.seconds) step_times.push_back(step.value);
   Json timing{{"step_s", std::move(step_times)}, {"ranks", std::move(rank_times)}};
   if (answer.compared) {
-    timing["simulated"] = Json::parse(ExecutedComparisonJson(*answer.compared));
+    timing["simulated"] = ToJson(*answer.compared);
   }
   return Dump({{"verified", answer.options.verify},
                {"holds", outcome.holds()},

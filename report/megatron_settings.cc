@@ -217,7 +217,7 @@ void PrecisionOptions(const Job& job, Settings& s, ExportNotes& notes) {
       s.Value("--fp4-recipe", "nvfp4");
       break;
   }
-  const bool low = t.precision != Precision::kFp16 && t.precision != Precision::kBf16;
+  const bool low = LowPrecision(t.precision);
   if (low && !t.bf16_weights) {
     if (job.parallel.zero >= 1) {
       s.Switch(t.precision == Precision::kNvfp4 ? "--fp4-param-gather" : "--fp8-param-gather");

@@ -144,13 +144,10 @@ std::string AnswerSentence(const PlanAnswer& answer) {
 std::string InFrameworkText(const PlanAnswer& answer, const Style& style) {
   if (!answer.in_framework) return {};
   const Contender& c = *answer.in_framework;
-  const auto names = FrameworkNames();
-  const auto framework = std::find_if(names.begin(), names.end(), [&](const auto& name) {
-    return name.value == answer.job.training.framework;
-  });
   return Wrapped(fmt::format("The framework, {}, has no {}. The fastest plan with a schedule that "
                              "it has is {}: {} a step, {} more.",
-                             framework->name, NameOf(answer.plans().front().estimate.plan.schedule),
+                             NameIn(FrameworkNames(), answer.job.training.framework),
+                             NameOf(answer.plans().front().estimate.plan.schedule),
                              BriefName(c.estimate.plan), PerStep(c.step()),
                              Percent(c.step() / answer.plans().front().step() - 1)),
                  style.width, 2) +
@@ -535,12 +532,9 @@ std::string Reason(const Explanation& x, const PlanAnswer& answer) {
   return x.plan ? LeastMemory(x.plan->estimate, answer) : x.why_not;
 }
 
-std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
-  if (answer.sizes) {
-    PlanAnswer of_one = answer;
-    of_one.sizes.reset();
-    return SizeText(*answer.sizes, style) + PlanAnswerText(of_one, style);
-  }
+namespace {
+
+std::string TextOfOneSize(const PlanAnswer& answer, const Style& style) {
   if (answer.explanation) return ExplanationText(answer, style);
   if (answer.plans().empty()) return NoPlanText(answer, style);
   const Estimate& best = answer.plans().front().estimate;
@@ -562,6 +556,12 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';
   text += ParetoText(answer.pareto, style) + '\n' + RejectionText(answer.result, style);
   return text;
+}
+
+}  // namespace
+
+std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
+  return (answer.sizes ? SizeText(*answer.sizes, style) : "") + TextOfOneSize(answer, style);
 }
 
 }  // namespace millwright

@@ -78,6 +78,20 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
+void SendText(Communicator& communicator, int to, int tag, std::string_view text) {
+  const std::uint64_t size = text.size();
+  communicator.Send(to, tag, std::as_bytes(std::span(&size, 1)));
+  if (size > 0) communicator.Send(to, tag, std::as_bytes(std::span(text)));
+}
+
+std::string ReceiveText(Communicator& communicator, int from, int tag) {
+  std::uint64_t size = 0;
+  communicator.Receive(from, tag, std::as_writable_bytes(std::span(&size, 1)));
+  std::string text(size, '\0');
+  if (size > 0) communicator.Receive(from, tag, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 void RunThreads(int ranks, const std::function<void(Communicator&)>& body) {
   Post post;
   std::vector<std::thread> threads;

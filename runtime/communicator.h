@@ -3,8 +3,8 @@
 // How ranks that execute a step reach each other: messages, and nothing more.
 //
 // Collectives are made of messages in runtime/exchange, by the transfers of sim/collectives that
-// are also simulated, so that a new way to send is these two functions.  There are two: threads of
-// one process (below) and MPI (runtime/mpi_communicator.h).
+// are also simulated, so that a new way to send is these two functions.  There are three: threads
+// of one process (below), MPI (runtime/mpi_communicator.h) and TCP (runtime/tcp_communicator.h).
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace millwright {
 
@@ -32,6 +33,10 @@ class Communicator {
   // RankFailure where another rank is known to have failed: for who waits for something else.
   virtual void ThrowIfFailed() {}
 };
+
+// A text of any length, as two messages.
+void SendText(Communicator& communicator, int to, int tag, std::string_view text);
+std::string ReceiveText(Communicator& communicator, int from, int tag);
 
 // Runs `body` as `ranks` ranks, each a thread.  The first exception of one of them ends the wait
 // of all others, and is thrown again here.

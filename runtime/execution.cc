@@ -17,20 +17,6 @@ namespace {
 
 constexpr std::string_view kOptimizer = "optimizer";
 
-Stream StreamOf(const Operator& op) {
-  if (op.kind != OperatorKind::kCollective) return Stream::kCompute;
-  switch (op.group) {
-    case GroupKind::kTensor:
-      return Stream::kTensor;
-    case GroupKind::kContext:
-      return Stream::kContext;
-    case GroupKind::kExpert:
-    case GroupKind::kExpertTensor:
-      return Stream::kExpert;
-  }
-  return Stream::kCompute;
-}
-
 }  // namespace
 
 Execution::Execution(const Workload& workload, Backend& backend)
@@ -234,7 +220,7 @@ void Execution::TakeStep(Run& run) {
   Saved& saved = saved_[key];
   const Operator& op = unit.operators[step.op];
   Do({.name = op.name,
-      .stream = StreamOf(op),
+      .stream = op.kind == OperatorKind::kCollective ? StreamOf(op.group) : Stream::kCompute,
       .stage = unit.stage,
       .micro_batch = run.state.pass.micro_batch,
       .pass = run.state.pass.kind,

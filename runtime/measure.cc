@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/mixed.h"
 #include "runtime/expert_layer.h"
 #include "runtime/processor_time.h"
 
@@ -28,7 +29,7 @@ Measurer::Measurer(Backend& backend, MeasureOptions options)
       options_(std::move(options)),
       everyone_{.first = 0, .stride = 1, .ranks = backend.ranks()},
       shared_(Tensor::Zeros(backend, 1, 3, Element::kSum)),
-      state_(options_.seed * 0x9e3779b97f4a7c15 + std::uint64_t(backend.rank())) {}
+      state_(options_.seed * kMixedStep + std::uint64_t(backend.rank())) {}
 
 // One collective for all there is to say, which ends a repeat and begins the next on all ranks.
 Seconds Measurer::Agree(double own, Joined joined) {
@@ -83,11 +84,9 @@ Tensor Measurer::Random(std::int64_t rows, std::int64_t cols, Element element) {
   const std::int64_t size = rows * cols;
   std::vector<double> values(std::size_t(std::min(size, kNumbers)));
   for (double& value : values) {
-    // splitmix64 (Steele, Lea and Flood, 2014); within +-1, a float to the bit.
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    value = double((z ^ z >> 31) >> 41) / double(1 << 22) - 1;
+    // Within +-1, a float to the bit.
+    value = double(Mixed(state_) >> 41) / double(1 << 22) - 1;
+    state_ += kMixedStep;
   }
   Tensor tensor(backend_, rows, cols, element);
   const auto numbers = std::int64_t(values.size());

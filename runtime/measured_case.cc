@@ -54,7 +54,6 @@ std::vector<std::size_t> CoarseToFine(std::size_t n) {
     for (std::size_t at = stride / 2; at < n; at += stride) {
       if (std::find(order.begin(), order.end(), at) == order.end()) order.push_back(at);
     }
-    if (stride == 2) break;
   }
   for (std::size_t at = 0; at < n; ++at) {
     if (std::find(order.begin(), order.end(), at) == order.end()) order.push_back(at);
@@ -358,11 +357,9 @@ class PlanCases {
 
   std::vector<MeasuredCase> Take() {
     const TrainingConfig& training = workload_.training;
-    std::vector<LayerKind> kinds;
-    for (const LayerRun& run : model_.layers) {
-      if (std::find(kinds.begin(), kinds.end(), run.kind) == kinds.end()) kinds.push_back(run.kind);
+    for (LayerKind kind : model_.distinct_kinds()) {
+      AddUnit(LayerOperators(model_, kind, shape_, training));
     }
-    for (LayerKind kind : kinds) AddUnit(LayerOperators(model_, kind, shape_, training));
     AddUnit(EmbeddingOperators(model_, shape_, training));
     AddUnit(HeadOperators(model_, shape_, training));
     AddParameters();

@@ -39,20 +39,6 @@ double LimitOf(ElementType type) {
 
 constexpr int kReportTag = 1 << 30;  // above every tag of a step
 
-void SendText(Communicator& communicator, int to, const std::string& text) {
-  const std::uint64_t size = text.size();
-  communicator.Send(to, kReportTag, std::as_bytes(std::span(&size, 1)));
-  communicator.Send(to, kReportTag, std::as_bytes(std::span(text)));
-}
-
-std::string ReceiveText(Communicator& communicator, int from) {
-  std::uint64_t size = 0;
-  communicator.Receive(from, kReportTag, std::as_writable_bytes(std::span(&size, 1)));
-  std::string text(size, '\0');
-  communicator.Receive(from, kReportTag, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 // Part of a tensor as one message: layer, which weight of it, first element, values.
 using Message = std::vector<double>;
 
@@ -222,11 +208,11 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
     text += fmt::format("{} {} {} {}\n", int(sum.kind), sum.calls, sum.bytes, sum.name);
   }
   if (communicator.rank() != 0) {
-    SendText(communicator, 0, text);
+    SendText(communicator, 0, kReportTag, text);
     return;
   }
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank));
+    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank, kReportTag));
     RankOfRun& of_rank = outcome.ranks.emplace_back(RankOfRun{.rank = rank});
     lines >> of_rank.sent >> of_rank.peak >> of_rank.busy.value >> of_rank.step.value;
     for (int kind = 0; lines >> kind;) {
@@ -256,13 +242,13 @@ void CollectRecords(const std::vector<Records>& steps, Communicator& communicato
                         op.processor.value, op.name);
   }
   if (communicator.rank() != 0) {
-    SendText(communicator, 0, text);
+    SendText(communicator, 0, kReportTag, text);
     return;
   }
   outcome.recorded.number = int(median);
   outcome.recorded.step = outcome.seconds[median];
   for (int rank = 0; rank < communicator.size(); ++rank) {
-    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank));
+    std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank, kReportTag));
     std::vector<RecordedOperator>& of_rank = outcome.recorded.ranks.emplace_back();
     for (int stream = 0; lines >> stream;) {
       RecordedOperator op{.stream = Stream(stream)};
@@ -293,12 +279,11 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
 
   RunOutcome outcome;
   Agreement losses{.what = "loss", .worst = {}, .limit = limit};
-  RankOfRun own{.rank = communicator.rank()};
+  RankOfRun own;
   std::vector<Records> records;
   for (int step = 0; step < options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     outcome.losses.push_back(execution.ComputeGradients(step));
-    const std::vector<ExecutedCall> calls = execution.calls();
     const auto pause = std::chrono::steady_clock::now();
     double expected = 0;
     if (compares) {
@@ -334,7 +319,6 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     outcome.seconds.emplace_back(slowest);
     if (options.record) records.push_back(execution.operators());
   }
-  own.sent = 0;
   own.peak = backend.peak_bytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
   for (const ExecutedOperator& op : execution.operators()) {

@@ -9,19 +9,12 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/mixed.h"
 #include "cost_models/operators.h"
 #include "cost_models/pipeline.h"
 
 namespace millwright {
 namespace {
-
-// splitmix64 (Steele, Lea and Flood, OOPSLA 2014): every bit of the result depends on each of x.
-std::uint64_t Mixed(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 // From -1 to 1.
 double Uniform(std::uint64_t bits) { return 2 * (double(bits >> 11) * 0x1p-53) - 1; }
@@ -189,10 +182,8 @@ std::vector<TensorPart> PartsOf(const Workload& w, int layer, const RankPlace& p
 std::pair<int, int> LayersOfStage(const Workload& w, int stage) {
   const PipelineSchedule& schedule = w.schedule;
   const int stages = schedule.stages_per_direction();
-  std::vector<int> counts = w.parallel.stage_layers;
-  if (int(counts.size()) != stages) {
-    counts = LayersPerChunk(w.model.num_layers, schedule.pipeline, stages / schedule.pipeline);
-  }
+  const std::vector<int> counts = LayersPerChunk(
+      w.model, schedule.pipeline, stages / schedule.pipeline, w.parallel.stage_layers);
   int first = 0;
   for (int s = 0; s < stage % stages; ++s) first += counts[std::size_t(s)];
   return {first, first + counts[std::size_t(stage % stages)]};

@@ -9,26 +9,18 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "core/mixed.h"
 #include "sim/event_queue.h"
 #include "sim/network.h"
 
 namespace millwright {
 namespace {
 
-// SplitMix64: a well-mixed 64-bit number for each place in a sequence (Steele, Lea and Flood,
-// OOPSLA 2014), so that what is drawn for a task depends on nothing but seed, step, rank and task.
-std::uint64_t Mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 // Log-normal of mean 1, by Box and Muller.
 double LogNormal(double sigma, std::uint64_t key) {
   constexpr double kUnit = 0x1p-53;
-  const double u = (double(Mix(key) >> 11) + 1) * kUnit;  // (0, 1]
-  const double v = double(Mix(~key) >> 11) * kUnit;
+  const double u = (double(Mixed(key) >> 11) + 1) * kUnit;  // (0, 1]
+  const double v = double(Mixed(~key) >> 11) * kUnit;
   const double normal = std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
   return std::exp(sigma * (normal - sigma / 2));
 }
@@ -79,7 +71,7 @@ class FullSimulation::Running {
         streams_(std::size_t(graph_.ranks()) * kStreams),
         cursors_(streams_ * std::size_t(plane_)),
         arrivals_(p_.groups.size() * kStreams),
-        key_(Mix(Mix(s_.options_.seed) ^ std::uint64_t(step))) {
+        key_(Mixed(Mixed(s_.options_.seed) ^ std::uint64_t(step))) {
     result_.ends.assign(tasks_ * std::size_t(plane_), -1);
     result_.ranks.resize(std::size_t(graph_.ranks()) * std::size_t(plane_));
     result_.finish.resize(result_.ranks.size());
@@ -91,7 +83,7 @@ class FullSimulation::Running {
     drawn_.assign(result_.ranks.size(), 1);
     if (s_.options_.rank_jitter > 0) {
       for (std::size_t r = 0; r < drawn_.size(); ++r) {
-        drawn_[r] = LogNormal(s_.options_.rank_jitter, key_ ^ Mix(~std::uint64_t(r)));
+        drawn_[r] = LogNormal(s_.options_.rank_jitter, key_ ^ Mixed(~std::uint64_t(r)));
       }
     }
     if (s_.options_.share_links) {
@@ -196,7 +188,7 @@ class FullSimulation::Running {
         const std::size_t rank = RankOf(member, task.rank);
         double factor = drawn_[rank];
         if (s_.options_.jitter > 0) {
-          factor *= LogNormal(s_.options_.jitter, key_ ^ Mix(rank << 32 | id));
+          factor *= LogNormal(s_.options_.jitter, key_ ^ Mixed(rank << 32 | id));
         }
         seconds *= speed_[rank] * std::max(factor, s_.options_.fastest);
         if (task.routed) seconds *= Load(rank, id);
@@ -232,7 +224,7 @@ class FullSimulation::Running {
   // Of an expert rank, over the mean.
   double Load(std::size_t rank, TaskId id) const {
     if (s_.options_.routing <= 0) return 1;
-    return LogNormal(s_.options_.routing, ~key_ ^ Mix(rank << 32 | id));
+    return LogNormal(s_.options_.routing, ~key_ ^ Mixed(rank << 32 | id));
   }
   double LargestLoad(TaskId id, int leader) const {
     const Task& task = graph_.task(id);

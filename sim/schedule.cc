@@ -234,6 +234,42 @@ int ChunksOfRank(const ScheduleChoice& choice) {
   return own == 0 ? choice.virtual_stages : own;
 }
 
+bool SplitsBackward(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::kGpipe:
+    case ScheduleKind::k1F1B:
+    case ScheduleKind::kInterleaved:
+    case ScheduleKind::kBreadthFirst:
+    case ScheduleKind::kForwardOnly:
+      return false;
+    case ScheduleKind::kZbH1:
+    case ScheduleKind::kZbH2:
+    case ScheduleKind::kZbV:
+    case ScheduleKind::kVHalf:
+    case ScheduleKind::kVMin:
+    case ScheduleKind::kVZb:
+    case ScheduleKind::kDualPipe:
+    case ScheduleKind::kDualPipeV:
+      return true;
+  }
+  return false;
+}
+
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches) {
+  return {.kind = plan.schedule,
+          .pipeline = plan.pipeline,
+          .micro_batches = int(micro_batches),
+          .virtual_stages = plan.virtual_stages};
+}
+
+int StagesPerCopy(const ParallelConfig& plan) {
+  return plan.pipeline * ChunksOfRank(ScheduleOf(plan, 1));
+}
+
+void DropOtherSplit(ParallelConfig& plan) {
+  if (int(plan.stage_layers.size()) != StagesPerCopy(plan)) plan.stage_layers.clear();
+}
+
 int CopiesOfModel(ScheduleKind kind) { return kind == ScheduleKind::kDualPipe ? 2 : 1; }
 
 std::vector<int> RankOfStage(const ScheduleChoice& choice) {

@@ -51,6 +51,8 @@ struct Pass {
 
 // Whether one chooses a rank's chunks, rather than the schedule.
 bool ChoosesChunks(ScheduleKind kind);
+// Whether the gradients of inputs and of weights are passes of their own, anywhere.
+bool SplitsBackward(ScheduleKind kind);
 
 // What to build.
 struct ScheduleChoice {
@@ -62,8 +64,15 @@ struct ScheduleChoice {
   bool operator==(const ScheduleChoice&) const = default;
 };
 
+// The one that `plan` names.
+ScheduleChoice ScheduleOf(const ParallelConfig& plan, std::int64_t micro_batches);
+
 // Stages of one copy of the model that a rank holds.
 int ChunksOfRank(const ScheduleChoice& choice);
+// Stages of one copy of the model.
+int StagesPerCopy(const ParallelConfig& plan);
+// Forgets a split of the layers into another number of stages than the plan has.
+void DropOtherSplit(ParallelConfig& plan);
 
 // Copies of the model that the ranks hold together.
 int CopiesOfModel(ScheduleKind kind);

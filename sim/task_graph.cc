@@ -28,6 +28,19 @@ std::string_view Name(Stream stream) {
   return {};
 }
 
+Stream StreamOf(GroupKind group) {
+  switch (group) {
+    case GroupKind::kTensor:
+      return Stream::kTensor;
+    case GroupKind::kContext:
+      return Stream::kContext;
+    case GroupKind::kExpert:
+    case GroupKind::kExpertTensor:
+      return Stream::kExpert;
+  }
+  return Stream::kTensor;
+}
+
 std::string_view Name(Cause cause) {
   switch (cause) {
     case Cause::kCompute:

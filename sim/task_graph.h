@@ -23,12 +23,14 @@
 
 #include "core/units.h"
 #include "cost_models/collectives.h"
+#include "cost_models/operators.h"
 
 namespace millwright {
 
 enum class Stream : std::uint8_t { kCompute, kTensor, kContext, kExpert, kSend, kReceive, kData };
 inline constexpr int kStreams = 7;
 std::string_view Name(Stream stream);
+Stream StreamOf(GroupKind group);  // of its collectives
 
 // What a task's time is reported under.
 enum class Cause : std::uint8_t {

@@ -52,7 +52,7 @@ std::vector<std::string> ProblemsOf(std::span<const UnlikeNodes> unlike, int nod
 // Of the nodes from `first` to `last`.
 NodeSpeed SlowestOf(std::span<const UnlikeNodes> unlike, int first, int last);
 
-// "nodes 3,8..15 at 0.8 of the compute and 0.5 of the NICs; ..."
+// "nodes 3,8..15 at 0.8 of the compute, 0.5 of the NIC bandwidth; ..."
 std::string TextOf(std::span<const UnlikeNodes> unlike);
 std::string TextOf(const NodeSpeed& speed);
 

@@ -354,7 +354,7 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   if (Has(name, "nemo") || Has(name, "bridge")) t.gradient_bytes = 2;
   // NVIDIA's recipes and examples keep weights quantised, too (fp8_param_gather); Megatron-LM's
   // default is off.
-  const bool low = precision != Precision::kBf16 && precision != Precision::kFp16;
+  const bool low = LowPrecision(precision);
   t.bf16_weights = low && Has(name, "megatron-lm");
   // Megatron-Bridge 0.1.0's recipes store SwiGLU's input in FP8 (its changelog).
   t.fp8_activation_store = Has(name, "bridge") && Has(name, "25.09") && low;

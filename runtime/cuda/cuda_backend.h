@@ -15,8 +15,8 @@
 // `timeout`; it is never more than a few hundred operations ahead of the GPU.  Every failure is one
 // GpuError that names the call; communicators are then aborted.
 //
-// The bytes that collectives have sent are those of the ring of sim/collectives: which algorithm
-// NCCL takes, it does not say.
+// The bytes that collectives have sent are those of the ring of sim/collectives, and of blocks of
+// their own sizes what goes straight to each rank: which algorithm NCCL takes, it does not say.
 #pragma once
 
 #include <deque>

@@ -265,7 +265,6 @@ void Launch(const compute::RmsNormGradient& op, cudaStream_t stream) {
                });
 }
 
-// One thread for a row and pair, for all heads: the angle is computed once.
 template <class V, class S>
 void Launch(const compute::LayerNorm& op, cudaStream_t stream) {
   const V *x = Data<V>(op.x), *gain = Data<V>(op.gain), *bias = Data<V>(op.bias);
@@ -325,6 +324,7 @@ void Launch(const compute::LayerNormGradient& op, cudaStream_t stream) {
                [=] __device__(std::int64_t r, std::int64_t c) { return Sum(dy[r * cols + c]); });
 }
 
+// One thread for a row and pair, for all heads: the angle is computed once.
 template <class V, class S>
 void Launch(const compute::Rope& op, cudaStream_t stream) {
   V* x = Data<V>(op.x);

@@ -80,11 +80,11 @@ TEST(CudaBackend, EveryZeroStage) {
 
 TEST(CudaBackend, EverySchedule) {
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
-    ExpectAgreement(TinyWorkload(
-        WithLayers(TinyModel(), 8),
-        {.pipeline = 4, .virtual_stages = chosen ? 2 : 1, .schedule = name.value}, 8, 4));
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8),
+                                 {.pipeline = 4,
+                                  .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
+                                  .schedule = name.value},
+                                 8, 4));
   }
 }
 

@@ -67,10 +67,10 @@ TEST(Execution, ContextParallel) {
 TEST(Execution, EveryScheduleAndZeroStage) {
   int index = 0;
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
-    ParallelConfig parallel{
-        .pipeline = 4, .virtual_stages = chosen ? 2 : 1, .zero = 1, .schedule = name.value};
+    ParallelConfig parallel{.pipeline = 4,
+                            .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
+                            .zero = 1,
+                            .schedule = name.value};
     ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8, 4));
     parallel.pipeline = parallel.data = 2;
     for (int zero : {index % 4, (index + 2) % 4}) {

@@ -109,11 +109,9 @@ TEST(Experts, ContextParallel) {
 TEST(Experts, EverySchedule) {
   int index = 0;
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
     ExpectAgreement(TinyWorkload(WithMoeLayers(TinyMoe(index % 2 == 0 ? 24 : 0), 1, 7),
                                  {.pipeline = 2,
-                                  .virtual_stages = chosen ? 2 : 1,
+                                  .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
                                   .data = 2,
                                   .expert = 2,
                                   .zero = index % 4,

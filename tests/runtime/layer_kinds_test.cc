@@ -54,14 +54,12 @@ TEST(LayerKinds, GptWithTensorAndContextParallelism) {
 TEST(LayerKinds, TiedHeadUnderEverySchedule) {
   int index = 0;
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
     for (const int zero : {index % 4, (index + 2) % 4}) {
       ExpectAgreement(TinyWorkload(WithLayers(TinyGpt(), 8),
                                    {.tensor = index % 2 + 1,
                                     .sequence_parallel = index % 2 == 1,
                                     .pipeline = 2,
-                                    .virtual_stages = chosen ? 2 : 1,
+                                    .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
                                     .data = 2,
                                     .zero = zero,
                                     .schedule = name.value},

@@ -166,11 +166,7 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
   Workload workload = TinyWorkload(model, parallel, global_batch);
   workload.training.tp_comm_overlap = tp_comm_overlap;
   ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
-  ClusterConfig config = FindCluster("local-cpu");
-  config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
-  const Cluster cluster(config);
-  const Estimator estimator(workload.model, workload.training, cluster);
-  const StepSpec spec = StepSpecOf(estimator, parallel, workload.schedule);
+  const StepSpec spec = SpecOf(workload);
   std::vector<Payloads> executed(std::size_t(workload.ranks()));
   std::vector<std::vector<RoutedRows>> routed(executed.size());
   RunThreads(workload.ranks(), [&](Communicator& communicator) {
@@ -243,13 +239,12 @@ TEST(Payload, OfTensorParallelism) {
 
 TEST(Payload, OfEverySchedule) {
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
-    ExpectSamePayloads(WithLayers(TinyModel(), 8), {.tensor = 2,
-                                                    .sequence_parallel = true,
-                                                    .pipeline = 2,
-                                                    .virtual_stages = chosen ? 2 : 1,
-                                                    .schedule = name.value});
+    ExpectSamePayloads(WithLayers(TinyModel(), 8),
+                       {.tensor = 2,
+                        .sequence_parallel = true,
+                        .pipeline = 2,
+                        .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
+                        .schedule = name.value});
   }
   ParallelConfig divided{.tensor = 2, .pipeline = 4};
   divided.stage_layers = {3, 2, 2, 1};
@@ -420,19 +415,13 @@ TEST(Payload, OrderIsThatOfTheTaskGraph) {
   for (const EnumName<ScheduleKind>& name : TrainingScheduleNames()) {
     if (name.value == ScheduleKind::kDualPipe || name.value == ScheduleKind::kDualPipeV) continue;
     SCOPED_TRACE(name.name);
-    const bool chosen =
-        name.value == ScheduleKind::kInterleaved || name.value == ScheduleKind::kBreadthFirst;
     const ParallelConfig parallel{.tensor = 2,
                                   .sequence_parallel = true,
                                   .pipeline = 4,
-                                  .virtual_stages = chosen ? 2 : 1,
+                                  .virtual_stages = ChoosesChunks(name.value) ? 2 : 1,
                                   .schedule = name.value};
     const Workload workload = TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8);
-    ClusterConfig config = FindCluster("local-cpu");
-    config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
-    const Cluster cluster(config);
-    const Estimator estimator(workload.model, workload.training, cluster);
-    const TaskGraph graph = BuildStepGraph(StepSpecOf(estimator, parallel, workload.schedule));
+    const TaskGraph graph = BuildStepGraph(SpecOf(workload));
     std::mutex mutex;
     RunThreads(workload.ranks(), [&](Communicator& communicator) {
       CpuBackend<float> backend(communicator);

@@ -77,4 +77,13 @@ inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& par
           parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
 }
 
+// Its step as the simulator has it, on a machine with a rank for each of its.
+inline StepSpec SpecOf(const Workload& workload) {
+  ClusterConfig config = FindCluster("local-cpu");
+  config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
+  const Cluster cluster(config);
+  const Estimator estimator(workload.model, workload.training, cluster);
+  return StepSpecOf(estimator, workload.parallel, workload.schedule);
+}
+
 }  // namespace millwright

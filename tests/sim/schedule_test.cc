@@ -454,5 +454,21 @@ TEST(Schedule, NamesAreParsed) {
             "the colon, as in interleaved:4, got \"\"");
 }
 
+TEST(SplitsBackward, IsWhatTheOrdersDo) {
+  for (const auto& name : ScheduleKindNames()) {
+    SCOPED_TRACE(name.name);
+    const PipelineSchedule schedule =
+        BuildSchedule({.kind = name.value,
+                       .pipeline = 4,
+                       .micro_batches = 8,
+                       .virtual_stages = ChoosesChunks(name.value) ? 2 : 1});
+    bool split = false;
+    for (const std::vector<Pass>& order : schedule.orders) {
+      for (const Pass& pass : order) split = split || pass.kind == PassKind::kBackwardWeight;
+    }
+    EXPECT_EQ(SplitsBackward(name.value), split);
+  }
+}
+
 }  // namespace
 }  // namespace millwright
