@@ -33,7 +33,7 @@ TEST(CountParameters, TinyMoeByHand) {
   // Attention as in tiny-llama and two norms of heads of 32; MLP of the first layer; of the other
   // three a router and 8 experts of width 256, of which a token uses 2.
   const std::int64_t h = 256, ffn = 768, expert = h * 3 * 256;
-  const std::int64_t attention = h * 2 + h * h + h * 2 * 4 * 32 + h * h + 2 * 32;
+  const std::int64_t attention = h * 2 + h * h + h * 2 * 4 * 32 + h * h + 64;
   const std::int64_t shared = attention * 4 + h * 3 * ffn + h * 3 * 8 + h * 2 * 1024 + h;
   const ParameterCount count = CountParameters(PresetModel("tiny-moe"));
   EXPECT_EQ(count.total, shared + expert * 3 * 8);
