@@ -114,7 +114,9 @@ std::vector<int> JobFlags::TakeNodes(CommandLine& line) {
                    fmt::format("expected at most {} sizes, got {}", kMostSizes, sizes.size()));
     }
   } catch (const ConfigError& error) {
-    NoteError(line, "--nodes", error);
+    constexpr std::string_view kAxis = "nodes: ";  // --nodes says it
+    const std::string_view what = error.what();
+    line.Problem("--nodes", std::string(what.substr(what.starts_with(kAxis) ? kAxis.size() : 0)));
     nodes_ = 1;
     return {};
   }

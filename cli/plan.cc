@@ -66,6 +66,10 @@ void CheckOut(CommandLine& line, const std::string& file) {
 
 using Clock = std::chrono::steady_clock;
 
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 class PlanQuestion {
  public:
   PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console)
@@ -78,7 +82,9 @@ class PlanQuestion {
 
   // Within `budget`, where it is given: most of it to search, the rest to simulate.
   PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget,
-                    const std::optional<RobustOptions>& robust = {});
+                    const std::optional<RobustOptions>& robust);
+  // Of it the plans, and where there is none the nearest miss or the reason.
+  PlanAnswer Plans(std::optional<Seconds> budget);
 
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
@@ -141,6 +147,10 @@ Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
 
 Explanation PlanQuestion::Explain(const std::string& asked) {
   Explanation x{.asked = asked};
+  if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
+    x.why_not = verdict->detail;
+    return x;
+  }
   SearchOptions narrowed = options_;
   narrowed.filter.Require(asked, "--explain");
   narrowed.top = 1;
@@ -162,16 +172,13 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   return x;
 }
 
-PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
-                                std::optional<Seconds> budget,
-                                const std::optional<RobustOptions>& robust) {
+PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget) {
   PlanAnswer answer{.job = job_, .objective = options_.objective};
   answer.threads = options_.threads;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
     answer.result.memory_limit = (1 - options_.memory_margin) * cluster_.gpu().hbm_capacity;
     ++answer.result.rejected[static_cast<std::size_t>(verdict->reason)];
     answer.why_not = verdict->detail;
-    if (explain) answer.explanation = Explanation{.asked = *explain, .why_not = verdict->detail};
     return answer;
   }
   const auto start = Clock::now();
@@ -188,24 +195,8 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
   answer.result = SearchUnder(limited, "searching");
   const auto searched = Clock::now();
   answer.contenders = Rank(answer.result, std::size_t(options_.top));
-  if (robust && options_.part.index == 0) {
-    RobustOptions drawn = *robust;
-    drawn.progress = [this](double share) { Show("drawing", share); };
-    answer.robust =
-        RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
-  }
-  answer.in_framework = InFramework(answer);
-  answer.simulate_seconds = std::chrono::duration<double>(Clock::now() - searched).count();
-  for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
+  answer.simulate_seconds = SecondsSince(searched);
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
-  answer.seeks_remedies = !budget;
-  if (explain) {
-    answer.explanation = Explain(*explain);
-  } else if (answer.nearest_miss && answer.seeks_remedies) {
-    SearchOptions quietly = options_;
-    quietly.progress = [this](double) { Show("looking for what would fit", {}); };
-    answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
-  }
   if (answer.plans().empty() && !answer.nearest_miss) {
     answer.why_not = Obstacle(job_, options_.filter);
     if (answer.why_not.empty() && answer.result.certificate.unvisited > 0) {
@@ -215,35 +206,72 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
                                    BriefName(Plainest(job_, options_.filter)));
     }
   }
-  answer.search_seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return answer;
 }
 
-// The best plan of each size, and which of them is the answer.
-SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulate,
-                      std::optional<Seconds> time, SizeQuestion question, Console& console) {
-  SizeAnswer answer{
+PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
+                                std::optional<Seconds> budget,
+                                const std::optional<RobustOptions>& robust) {
+  const auto start = Clock::now();
+  PlanAnswer answer = Plans(budget);
+  const auto ranked = Clock::now();
+  if (robust && options_.part.index == 0) {
+    RobustOptions drawn = *robust;
+    drawn.progress = [this](double share) { Show("drawing", share); };
+    answer.robust =
+        RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
+  }
+  answer.in_framework = InFramework(answer);
+  answer.simulate_seconds += SecondsSince(ranked);
+  for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
+  answer.seeks_remedies = !budget;
+  if (explain) {
+    answer.explanation = Explain(*explain);
+  } else if (answer.nearest_miss && answer.seeks_remedies) {
+    SearchOptions quietly = options_;
+    quietly.progress = [this](double) { Show("looking for what would fit", {}); };
+    answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
+  }
+  answer.search_seconds = SecondsSince(start);
+  return answer;
+}
+
+SizeAnswer StartOf(const Job& job, SizeQuestion question) {
+  return {
       .question = std::move(question),
       .tokens_of_step = double(job.training.global_batch_size) * double(job.training.seq_length),
       .sizes = {}};
-  if (answer.question.nodes.empty()) answer.question.nodes = {job.cluster.nodes};
+}
+
+ClusterSize SizeOf(const PlanAnswer& answer) {
+  const ClusterConfig& cluster = answer.job.cluster;
+  ClusterSize size{.nodes = cluster.nodes, .gpus = cluster.gpus(), .best = {}, .reason = {}};
+  if (answer.plans().empty()) {
+    size.reason = Reason(answer);
+  } else {
+    size.best = answer.plans().front();
+  }
+  return size;
+}
+
+// The best plan of each of several sizes, in `time` each, and which of them is the answer.
+SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulate,
+                      std::optional<Seconds> time, SizeQuestion question, Console& console) {
+  SizeAnswer answer = StartOf(job, std::move(question));
   SearchOptions one = options;
   one.top = 1;
   for (const int nodes : answer.question.nodes) {
     Job sized = job;
     sized.cluster.nodes = nodes;
-    ClusterSize size{.nodes = nodes, .gpus = sized.cluster.gpus(), .best = {}, .reason = {}};
     if (const auto problems = Inconsistencies(sized.cluster); !problems.empty()) {
-      size.reason = fmt::format("{}: {}", problems.front().field, problems.front().what);
+      answer.sizes.push_back(
+          {.nodes = nodes,
+           .gpus = sized.cluster.gpus(),
+           .best = {},
+           .reason = fmt::format("{}: {}", problems.front().field, problems.front().what)});
     } else {
-      const PlanAnswer of_size = PlanQuestion(sized, one, simulate, console).Answer({}, time);
-      if (of_size.plans().empty()) {
-        size.reason = Reason(of_size);
-      } else {
-        size.best = of_size.plans().front();
-      }
+      answer.sizes.push_back(SizeOf(PlanQuestion(sized, one, simulate, console).Plans(time)));
     }
-    answer.sizes.push_back(std::move(size));
   }
   Choose(answer);
   if (options.part.count > 1) {
@@ -461,15 +489,22 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   }
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
   if (html && first) page.emplace(*html);
+  const bool asks_size = !nodes.empty() || aim.given();
   std::optional<SizeAnswer> sizes;
-  if (!nodes.empty() || aim.given()) {
-    const std::size_t shares = aimed.nodes.size() + 1;  // of the time
-    if (time) time = (1 / double(shares)) * *time;
-    sizes = SolveSizes(job, options, simulate.value_or(true), time, std::move(aimed), console);
+  if (aimed.nodes.size() > 1) {
+    // The time is shared out among the sizes and the whole answer of the one that is chosen.
+    if (time) time = (1 / double(aimed.nodes.size() + 1)) * *time;
+    sizes = SolveSizes(job, options, simulate.value_or(true), time, aimed, console);
     job.cluster.nodes = sizes->sizes[sizes->chosen].nodes;
   }
   PlanAnswer answer =
       PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time, unlike);
+  if (asks_size && !sizes) {
+    sizes = StartOf(job, std::move(aimed));
+    sizes->question.nodes = {job.cluster.nodes};
+    sizes->sizes.push_back(SizeOf(answer));
+    Choose(*sizes);
+  }
   answer.sizes = std::move(sizes);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;

@@ -83,7 +83,7 @@ struct Visited {
 };
 
 // The findings of all parts, on each of them.
-Visited Together(const Visited& own, const SearchPart& part) {
+Visited Together(Visited own, const SearchPart& part) {
   if (part.count == 1) return own;
   constexpr std::size_t kWidth = sizeof own.least_open;
   std::string text(kWidth, '\0');
@@ -100,7 +100,7 @@ Visited Together(const Visited& own, const SearchPart& part) {
   return all;
 }
 
-// `ideal` is the floor of units of which none is known.
+// This part's share of the space.  `ideal` is the floor of units of which none is known.
 Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal,
               const Estimators& estimators, const SearchPart& part, Watch&& watch) {
   std::vector<SearchWorker> workers = Workers(space, estimators, watch);
@@ -116,7 +116,7 @@ Visited Visit(const Space& space, const VisitOrder& order, Seconds ideal,
   visited.findings.objective = space.objective;
   for (const SearchWorker& worker : workers) Merge(visited.findings, worker.findings());
   visited.least_open = *std::min_element(open.begin(), open.end());
-  return Together(visited, part);
+  return visited;
 }
 
 // As many floors as there is time for, and spread over the space where that is not for all.
@@ -260,24 +260,25 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   VisitOrder order{.floors = {}, .units = space.units()};
   const Seconds ideal = IdealStep(space);
   if (options.deadline) order = OrderByFloors(space, estimators, {until(kForFloors), first});
+  Findings coarse;
+  coarse.objective = space.objective;
   if (!space.exhaustive) {
-    Findings coarse;
-    coarse.objective = space.objective;
     for (const bool other_schedules : {false, true}) {
       const Space part = CoarsePart(space, other_schedules);
       if (part.layouts.empty()) continue;
       const VisitOrder part_order = options.deadline
                                         ? CoarseOrder(order, space, part)
                                         : VisitOrder{.floors = {}, .units = part.units()};
-      Merge(coarse, Visit(part, part_order, ideal, estimators, options.part,
+      Merge(coarse, Visit(part, part_order, ideal, estimators, {},
                           {until(other_schedules ? kForOthers : kForCoarse), first})
                         .findings);
       SetLimits(space, coarse, options.top);
     }
-    if (options.deadline) Merge(all, PlansOf(coarse));
   }
-  const Visited visited =
+  Visited own =
       Visit(space, order, ideal, estimators, options.part, {options.deadline, options.progress});
+  if (options.deadline) Merge(own.findings, PlansOf(coarse));
+  const Visited visited = Together(std::move(own), options.part);
   Merge(all, visited.findings);
 
   // Of the candidates, whose layers are as even as can be.

@@ -41,10 +41,11 @@
 namespace millwright {
 
 // Which share of the units of work this process has, where several search together: a fixed one,
-// and after each pass all have the findings of all.
+// and in the end all have the findings of all.  The coarse search, a sixth of the work where there
+// is much of it, each does by itself, so that all have the same limits.
 struct SearchPart {
   int index = 0, count = 1;
-  // Own text to all, theirs to here, in their order.  Called by all alike.
+  // Own text to all, theirs to here, in their order.  Called by all alike, once a search.
   std::function<std::vector<std::string>(const std::string& own)> gather;
 };
 

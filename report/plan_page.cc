@@ -14,6 +14,7 @@
 #include "report/page.h"
 #include "report/page_parts.h"
 #include "report/plan_text.h"
+#include "report/size_text.h"
 #include "report/step_page.h"
 
 namespace millwright {
@@ -39,6 +40,15 @@ template <class List, class Plan>
 Json NamesOf(const List& list, Plan plan) {
   Json names = Json::array();
   for (const auto& one : list) names.push_back(BriefName(plan(one)));
+  return names;
+}
+
+// The best plan of each, or why there is none.
+Json SizeNames(const SizeAnswer& answer) {
+  Json names = Json::array();
+  for (const ClusterSize& size : answer.sizes) {
+    names.push_back(size.best ? BriefName(size.best->estimate.plan) : size.reason);
+  }
   return names;
 }
 
@@ -96,6 +106,8 @@ void WritePlanPage(const PlanAnswer& answer, const std::optional<SimulatedStep>&
       {"rejected", RejectedRows(answer.result)},
       {"out_of_memory", OutOfMemoryRows(answer.result)},
       {"answer", std::move(whole)},
+      {"sizes_sentence", answer.sizes ? SizeSentence(*answer.sizes) : ""},
+      {"size_names", answer.sizes ? SizeNames(*answer.sizes) : Json::array()},
       {"timeline", best ? Json::parse(TimelineJson(*best)) : Json(nullptr)}};
   // The timeline's scripts find its names where the other pages have them.
   for (const char* key : {"paints", "streams"}) {

@@ -265,6 +265,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
     table.Column(title);
   }
   table.Column("recompute", Align::kLeft);
+  table.Column("layers", Align::kLeft);  // of each stage, where they are not even
   bool any_ulysses = false;
   // Of 1F1B and interleaved the virtual stages say which it is.
   const bool name_schedules = std::any_of(plans.begin(), plans.end(), [](const Contender& c) {
@@ -302,10 +303,12 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          Percent(speed * e.mfu),
          Percent(speed * e.hfu),
          fmt::format("{:.1f}", e.peak.value / kGiB),
-         RecomputeCell(p.recompute)});
+         RecomputeCell(p.recompute),
+         p.stage_layers.empty() ? "-" : RunsOf(p.stage_layers)});
   }
   for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
-  for (const char* title : {"schedule", "sp", "simulated", "off"}) table.DropIfAll(title, "-");
+  for (const char* title : {"schedule", "sp", "simulated", "off", "layers"})
+    table.DropIfAll(title, "-");
   table.DropIfAll("recompute", "none");
   for (const char* title : {"HFU", "TFLOP/s", "MFU", "tok/s/GPU", "off", "slower"}) {
     table.DropIfWide(title, style);

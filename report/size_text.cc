@@ -15,7 +15,9 @@ std::string Usd(double usd) {
   return usd >= 1e6 ? fmt::format("{:.3g} M", usd / 1e6) : FormatInteger(std::llround(usd));
 }
 
-std::string Sentence(const SizeAnswer& answer) {
+}  // namespace
+
+std::string SizeSentence(const SizeAnswer& answer) {
   const SizeQuestion& q = answer.question;
   const ClusterSize& size = answer.sizes[answer.chosen];
   if (!size.best) {
@@ -59,8 +61,6 @@ std::string Sentence(const SizeAnswer& answer) {
   return text + '.';
 }
 
-}  // namespace
-
 std::string SizeText(const SizeAnswer& answer, const Style& style) {
   const SizeQuestion& q = answer.question;
   TextTable table;
@@ -83,7 +83,8 @@ std::string SizeText(const SizeAnswer& answer, const Style& style) {
     row.push_back(size.best ? BriefName(size.best->estimate.plan) : size.reason);
     table.Row(std::move(row));
   }
-  return Bold(Wrapped(Sentence(answer), style.width, 0), style) + "\n\n" + table.Text(style) + '\n';
+  return Bold(Wrapped(SizeSentence(answer), style.width, 0), style) + "\n\n" + table.Text(style) +
+         '\n';
 }
 
 }  // namespace millwright

@@ -10,6 +10,7 @@
 
 namespace millwright {
 
+std::string SizeSentence(const SizeAnswer& answer);
 std::string SizeText(const SizeAnswer& answer, const Style& style);
 
 }  // namespace millwright

@@ -22,6 +22,18 @@ const stepOf = (plan) => plan.simulated_step_time_s || plan.step_time_s;
 const peakOf = (plan) => plan.memory.peak_bytes;
 const cpOf = ({cp, cp_kind: kind}) => cp > 1 && kind === "ulysses" ? cp + "u" : String(cp);
 
+// Of each stage: "7, 14 x 8, 7".
+function runsOf(counts) {
+  const runs = [];
+  for (const count of counts) {
+    const last = runs[runs.length - 1];
+    if (last && last.count === count) ++last.times;
+    else runs.push({count, times: 1});
+  }
+  return runs.map(({count, times}) => times > 1 ? `${count} x ${times}` : count).join(", ") ||
+    "even";
+}
+
 // title, what it is sorted by, what is shown; a column is left out where all show `nothing`.
 const kColumns = [
   ["#", (row) => row.index, (row) => String(row.index + 1)],
@@ -37,6 +49,7 @@ const kColumns = [
   ["ZeRO", (row) => row.plan.plan.zero],
   ["schedule", (row) => row.plan.plan.schedule],
   ["recompute", (row) => row.plan.plan.recompute, null, "none"],
+  ["layers", (row) => runsOf(row.plan.plan.stage_layers), null, "even"],
   ["simulated", (row) => row.plan.simulated_step_time_s || 0,
     (row) => row.plan.simulated_step_time_s ? seconds(row.plan.simulated_step_time_s) : "-", "-"],
   ["estimate", (row) => row.plan.step_time_s, (row) => seconds(row.plan.step_time_s)],
@@ -45,8 +58,10 @@ const kColumns = [
   ["MFU", (row) => row.mfu, (row) => page.percent(row.mfu)],
   ["memory", (row) => peakOf(row.plan), (row) => page.gib(peakOf(row.plan))],
 ];
-const kWords = new Set(["schedule", "recompute", "plan", "reason", "change", "nearest plan"]);
+const kWords = new Set(["schedule", "recompute", "layers", "plan", "best plan", "reason", "change",
+  "nearest plan"]);
 const seconds = (s) => page.seconds(1e9 * s);
+const days = (s) => s < 86400 ? seconds(s) : page.significant(s / 86400) + " days";
 
 function rowsOf(plans, names) {
   const best = stepOf(plans[0]);
@@ -279,6 +294,38 @@ function plainTable(section, titles, rows) {
     cells.forEach((cell, i) => page.element(row, "td", words[i], typeof cell === "number"
       ? d3.format(",")(cell) : cell));
   }
+  return made;
+}
+
+// The sizes that were asked about, and what each takes.
+function sizesSection({sizes, chosen_nodes: chosen, tokens, usd_per_gpu_hour: price}) {
+  const section = page.section("Cluster sizes", page.data.sizes_sentence);
+  const integer = d3.format(","), times = tokens !== null, costs = price !== null;
+  const columns = [["nodes", (size) => size.nodes], ["GPUs", (size) => size.gpus],
+    ["step", (size) => seconds(size.step_time_s)],
+    ["tokens/s", (size) => integer(Math.round(size.tokens_per_s))],
+    ["tokens/s/GPU", (size) => integer(Math.round(size.tokens_per_s / size.gpus))],
+    times && ["in all", (size) => days(size.time_s)],
+    times && costs && ["USD", (size) => integer(Math.round(size.usd))],
+    costs && ["tokens/USD", (size) => integer(Math.round(size.tokens_per_usd))],
+    ["best plan", (size, i) => page.data.size_names[i]]].filter((column) => column);
+  const always = new Set(["nodes", "GPUs", "best plan"]);
+  const table = plainTable(section, columns.map(([title]) => title), sizes.map((size, i) =>
+    columns.map(([title, text]) => size.fits || always.has(title) ? text(size, i) : "-")));
+  table.querySelectorAll("tbody tr").forEach((row, i) => {
+    row.className = sizes[i].nodes === chosen ? "best" : "";
+  });
+}
+
+// Where GPUs are not alike: what the best plans were ranked by.
+function robustSection(robust, names) {
+  const section = page.section("Where GPUs are not alike", `${robust.draws} draws in which GPUs ` +
+    `differ by ${page.percent(robust.gpu_jitter)} (sigma, seed ${robust.seed})` +
+    [...robust.slow.map((part) => ", " + part)].join("") + "; ranked by the last column");
+  const of = (cost, key) => cost ? seconds(cost[key]) : "-";
+  plainTable(section, ["#", "median", "95%", "95%, and the 90% interval", "plan"],
+    robust.plans.map((cost, i) => [i + 1, of(cost, "median_s"), of(cost, "p95_s"),
+      of(cost, "high_s"), names[i]]));
 }
 
 function tiles(plan, limit) {
@@ -335,6 +382,7 @@ page.start(() => {
   const names = answer.plans.length > 0 ? page.data.names : [page.data.nearest_name];
   if (plans.length > 0) tiles(plans[0], limit);
   howToReproduce();
+  if (answer.sizes) sizesSection(answer.sizes);
 
   if (plans.length > 0) {
     const rows = rowsOf(plans, names);
@@ -365,6 +413,7 @@ page.start(() => {
       `what the estimate loses to ${page.data.gpu}s at their dense peak, item by item`));
     stagesChart(named("Memory by stage", `against the ${page.gib(capacity)} of a GPU; dashed: what ` +
       "the search may use"), capacity, limit);
+    if (answer.robust) robustSection(answer.robust, names);
     if (answer.pareto.length > 0) {
       const front = answer.pareto.map((plan, i) => ({plan, name: page.data.pareto_names[i]}));
       frontChart(page.section("Time against memory",

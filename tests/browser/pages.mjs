@@ -292,6 +292,34 @@ console.log("large job: 4096 passes, zoom and hover");
 }
 
 {
+  const line = "plan --model qwen3-8b --cluster pcie-l40s --nodes 1|2 --global-batch 64 --seq 8192 " +
+    "--tokens 1B --price 1.5 --robust";
+  answer = run(line, "sizes.html");
+  const { page, said, close } = await open("sizes.html");
+  const section = (title) => page.locator("section", { has: page.locator("h2", { hasText: title }) });
+  const { sizes, chosen_nodes: chosen } = answer.sizes;
+  assert.equal(sizes.length, 2);
+  assert.equal(await section("Cluster sizes").locator("tbody tr").count(), sizes.length);
+  assert.equal(await section("Cluster sizes").locator("tr.best td").first().innerText(),
+    String(chosen));
+  assert.match(await section("Cluster sizes").locator(".hint").innerText(), /cheapest/);
+  assert.equal(await section("not alike").locator("tbody tr").count(), answer.robust.plans.length);
+  // A plan whose layers are not even says so.
+  const uneven = answer.plans.filter(({ plan }) => plan.stage_layers.length > 0).length;
+  assert.ok(uneven > 0);
+  const layers = await page.evaluate(() =>
+    [...document.querySelectorAll("table.plans tbody tr")].map((row) => {
+      const heads = [...document.querySelectorAll("table.plans th")].map((th) => th.innerText);
+      return row.cells[heads.indexOf("layers")].innerText;
+    }));
+  assert.equal(layers.filter((text) => text !== "even").length, uneven);
+  assert.deepEqual(said, []);
+  await close();
+  await picture("sizes.html", "sizes");
+  console.log("plan: cluster sizes, GPUs that are not alike, uneven layers");
+}
+
+{
   // Names that are markup stay text.
   const name = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"'&";
   const cluster = path.join(folder, "cluster.json");

@@ -64,6 +64,24 @@ TEST(PlanSize, PriceTakesTheCheapest) {
   EXPECT_EQ(json["question"]["objective"], "cost");
 }
 
+TEST(PlanSize, OneSizeIsTheAnswerWithoutThem) {
+  const std::string question = "plan --nodes 2 --json" + std::string(kSmall);
+  Json priced = Parsed(RunCommand(question + " --price 2 --tokens 1T"));
+  const Json plain = Parsed(RunCommand(question));
+  ASSERT_EQ(priced["sizes"]["sizes"].size(), 1U);
+  EXPECT_EQ(priced["sizes"]["chosen_nodes"], 2);
+  EXPECT_EQ(priced["sizes"]["sizes"][0]["step_time_s"], plain["simulated_step_time_s"]);
+  for (const char* key : {"plans", "pareto", "certificate", "in_framework"}) {
+    EXPECT_EQ(priced[key], plain[key]) << key;
+  }
+  // Nothing fits: the reason is the answer's.
+  const Json none = Parsed(RunCommand(
+      "plan --no-simulate --gpus 8 --model llama-3.1-70b --cluster dgx-h100 --global-batch 64 "
+      "--seq 4096 --price 2 --json"));
+  EXPECT_EQ(none["sizes"]["chosen_nodes"], nullptr);
+  EXPECT_EQ(none["sizes"]["sizes"][0]["reason"], none["reason"]);
+}
+
 TEST(PlanSize, TextSaysTheSizeFirst) {
   const Outcome outcome =
       RunCommand("plan --no-simulate --nodes 1..2 --tokens 1T --deadline 10000d --price 2" +
@@ -126,16 +144,17 @@ TEST(PlanSize, AllMistakesAtOnce) {
       "--no-simulate" +
       std::string(kSmall));
   EXPECT_EQ(outcome.code, 2);
-  EXPECT_EQ(outcome.err,
-            "millwright: --objective: expected one of throughput, cost, memory, got \"speed\"\n"
-            "millwright: --price: expected a number between 0.001 and 1000000, got \"-1\"\n"
-            "millwright: --nodes: nodes: expected FIRST..LAST, FIRST..LAST+STEP or "
-            "FIRST..LAST*FACTOR with at most 10000 values, got \"8..x\"\n"
-            "millwright: --tokens: expected a number of tokens from 1 to 1e18, such as 15T, got "
-            "\"lots\"\n"
-            "millwright: --deadline: expected a time above 0 s and up to 10000 d, such as 30d, got "
-            "\"never\"\n"
-            "millwright: --robust: needs --simulate\n");
+  EXPECT_EQ(
+      outcome.err,
+      "millwright: --objective: expected one of throughput, cost, memory, got \"speed\"\n"
+      "millwright: --price: expected a number between 0.001 and 1000000, got \"-1\"\n"
+      "millwright: --nodes: expected FIRST..LAST, FIRST..LAST+STEP or FIRST..LAST*FACTOR with at "
+      "most 10000 values, got \"8..x\"\n"
+      "millwright: --tokens: expected a number of tokens from 1 to 1e18, such as 15T, got "
+      "\"lots\"\n"
+      "millwright: --deadline: expected a time above 0 s and up to 10000 d, such as 30d, got "
+      "\"never\"\n"
+      "millwright: --robust: needs --simulate\n");
   EXPECT_EQ(RunCommand("plan --nodes 0 --deadline 5d --seed 1 --slow gpu:1=0.5 --gpu-jitter 0.1" +
                        std::string(kSmall))
                 .err,

@@ -349,5 +349,40 @@ TEST(Search, TensorParallelStaysInTheDomainAndPipelinesCrossIt) {
   for (const RankedPlan& plan : result.plans) EXPECT_LE(plan.plan.tensor, 8);
 }
 
+// One exchange, after which every part has the whole answer.
+TEST(Search, PartsExchangeOnceAndFindWhatOneFinds) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 32, .seq_length = 4096};
+  const Cluster cluster(FindCluster("dgx-h100"));
+  const SearchResult alone = Search(model, training, cluster, {.threads = 1});
+  constexpr int kParts = 3;
+  std::vector<std::string> texts;
+  for (const bool all_known : {false, true}) {
+    for (int i = 0; i < kParts; ++i) {
+      int exchanges = 0;
+      SearchOptions options{.threads = 1};
+      options.part = {.index = i, .count = kParts, .gather = [&](const std::string& own) {
+                        ++exchanges;
+                        if (!all_known) texts.push_back(own);
+                        return all_known ? texts : std::vector<std::string>{own};
+                      }};
+      const SearchResult result = Search(model, training, cluster, options);
+      EXPECT_EQ(exchanges, 1);
+      if (!all_known) {
+        EXPECT_LT(result.certificate.space, alone.certificate.space);
+        continue;
+      }
+      EXPECT_EQ(result.certificate.costed, alone.certificate.costed);
+      EXPECT_EQ(result.certificate.ruled_out, alone.certificate.ruled_out);
+      EXPECT_EQ(result.rejected, alone.rejected);
+      ASSERT_EQ(result.plans.size(), alone.plans.size());
+      for (std::size_t k = 0; k < alone.plans.size(); ++k) {
+        EXPECT_EQ(result.plans[k].plan, alone.plans[k].plan);
+      }
+      EXPECT_EQ(result.pareto.size(), alone.pareto.size());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace millwright

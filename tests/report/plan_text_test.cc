@@ -109,6 +109,17 @@ TEST(PlanText, TableLeavesOutWhatAllShare) {
             "    (u: Ulysses; other context parallelism is ring)\n");
 }
 
+TEST(PlanText, TableMarksLayersThatAreNotEven) {
+  Estimate second = Example();
+  second.plan.stage_layers = {3, 5};
+  EXPECT_EQ(PlanTable({{.estimate = Example()}, {.estimate = second}}, {}),
+            "# tp sp pp dp mbs zero  slower  estimate  tok/s/GPU  TFLOP/s    MFU    HFU   GiB  "
+            "layers\n"
+            "1  4 on  2 16   1    1            10.0 s      1,103      496  50.1%  55.0%  70.0  -\n"
+            "2  4 on  2 16   1    1   +0.0%    10.0 s      1,103      496  50.1%  55.0%  70.0  "
+            "3, 5\n");
+}
+
 TEST(PlanText, TableRanksByTheSimulation) {
   // Estimate 10 s: 10/8 - 1 = 25%, 10/12.5 - 1 = -20%; 12.5/8 - 1 = 56.25%.
   // Speeds are the simulation's: 1,103 x 10/8 and x 10/12.5.
