@@ -116,7 +116,7 @@ TEST(PlanText, TableMarksLayersThatAreNotEven) {
             "# tp sp pp dp mbs zero  slower  estimate  tok/s/GPU  TFLOP/s    MFU    HFU   GiB  "
             "layers\n"
             "1  4 on  2 16   1    1            10.0 s      1,103      496  50.1%  55.0%  70.0  -\n"
-            "2  4 on  2 16   1    1   +0.0%    10.0 s      1,103      496  50.1%  55.0%  70.0  "
+            "2  4 on  2 16   1    1    0.0%    10.0 s      1,103      496  50.1%  55.0%  70.0  "
             "3, 5\n");
 }
 
