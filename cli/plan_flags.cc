@@ -48,6 +48,8 @@ void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
             "layers of each stage, virtual ones too, in the order of a micro-batch: 7,14x8,7 "
             "(default: as even as can be)");
   line.Int("--dp", dp_, kDegree, "data parallel (default: what is left of the GPUs)");
+  line.Enum("--order", order_, RankOrderNames(),
+            "which ranks have neighbouring GPUs, innermost first (default: tp-cp-ep-dp-pp)");
   line.Int("--ep", ep_, kDegree, "expert parallel (default: 1)");
   line.Int("--etp", etp_, kDegree, "expert tensor parallel (default: 1)");
   line.Int("--micro-batch", micro_batch_, kDegree, "sequences in a micro-batch (default: 1)");
@@ -144,6 +146,7 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   Override(p.zero, zero_);
   Override(p.zero_shard, zero_shard_);
   if (cp_kind_) p.context_kind = *cp_kind_;
+  if (order_) p.order = *order_;
   ResolveRecompute(line, p.recompute);
 
   if (schedule_) {

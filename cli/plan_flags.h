@@ -34,6 +34,7 @@ class PlanFlags {
   std::optional<bool> sp_;
   std::optional<ContextParallelKind> cp_kind_;
   std::optional<ScheduleKind> schedule_;
+  std::optional<RankOrder> order_;
   std::optional<std::string> recompute_, recompute_modules_, stage_layers_;
 };
 

@@ -216,11 +216,12 @@ int Answer(const RunAsked& asked, const RunOutcome& outcome, Console& console) {
   return outcome.holds() ? 0 : 1;
 }
 
-RunOutcome RunRank(const RunAsked& asked, const Workload& workload, Communicator& communicator) {
-  if (communicator.size() != workload.ranks()) {
+RunOutcome RunRank(const RunAsked& asked, const Workload& workload, Communicator& processes) {
+  if (processes.size() != workload.ranks()) {
     throw ConfigError(fmt::format("the plan has {} ranks, and {} were started", workload.ranks(),
-                                  communicator.size()));
+                                  processes.size()));
   }
+  PlacedCommunicator communicator(processes, workload.parallel);
   if (!asked.on_gpus()) return RunSteps(workload, asked.options, communicator);
   const GpuCalls calls = RealGpuCalls().value();
   CudaBackend backend(calls, workload, communicator,

@@ -30,6 +30,10 @@ constexpr EnumName<ScheduleKind> kScheduleKindNames[] = {
     {ScheduleKind::kForwardOnly, "forward-only"},
 };
 static_assert(std::rbegin(kScheduleKindNames)->value == ScheduleKind::kForwardOnly);
+constexpr EnumName<RankOrder> kRankOrderNames[] = {
+    {RankOrder::kDataInside, "tp-cp-ep-dp-pp"},
+    {RankOrder::kPipelineInside, "tp-cp-ep-pp-dp"},
+};
 constexpr EnumName<RecomputeGranularity> kRecomputeGranularityNames[] = {
     {RecomputeGranularity::kNone, "none"},
     {RecomputeGranularity::kSelective, "selective"},
@@ -76,6 +80,7 @@ std::string_view NameOf(ScheduleKind kind) {
   MILLWRIGHT_CHECK(found != std::end(kScheduleKindNames));
   return found->name;
 }
+std::span<const EnumName<RankOrder>> RankOrderNames() { return kRankOrderNames; }
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames() {
   return kRecomputeGranularityNames;
 }
@@ -111,6 +116,16 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
   io.Ints("stage_layers", p.stage_layers, {0, 10'000},
           "layers of each pipeline stage in the order in which a micro-batch passes them, virtual "
           "stages too, without multi-token-prediction modules; [] splits them evenly");
+  io.Enum("order", p.order, RankOrderNames(),
+          "which ranks have neighbouring GPUs, innermost first; the second has the stages of a "
+          "pipeline next to each other (Megatron's --use-tp-pp-dp-mapping)");
+}
+
+std::int64_t GpuOf(const ParallelConfig& p, std::int64_t rank) {
+  if (!p.placed_otherwise()) return rank;
+  const std::int64_t block = std::int64_t{1} * p.tensor * p.context, plane = block * p.data;
+  const std::int64_t stage = rank / plane, member = rank % plane;
+  return member % block + block * (stage + p.pipeline * (member / block));
 }
 
 bool FollowsFromStages(ScheduleKind kind) {
@@ -132,6 +147,7 @@ std::string ShortName(const ParallelConfig& p) {
   if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
   if (p.recompute.granularity != RecomputeGranularity::kNone)
     name += fmt::format(" {}", ShortName(p.recompute));
+  if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
 
@@ -139,8 +155,8 @@ std::string RunsOf(std::span<const int> counts) {
   std::string text;
   for (std::size_t i = 0, end = 0; i < counts.size(); i = end) {
     while (end < counts.size() && counts[end] == counts[i]) ++end;
-    if (!text.empty()) text += ", ";
-    text += end - i > 1 ? fmt::format("{} x {}", end - i, counts[i]) : fmt::format("{}", counts[i]);
+    if (!text.empty()) text += ',';
+    text += end - i > 1 ? fmt::format("{}x{}", end - i, counts[i]) : fmt::format("{}", counts[i]);
   }
   return text;
 }

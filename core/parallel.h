@@ -4,7 +4,8 @@
 //
 // Ranks are numbered with tensor innermost, then context, data, pipeline outermost (Megatron's
 // default order tp-cp-ep-dp-pp).  The expert part lays the same t c D ranks of a stage out as
-// expert-tensor innermost, then expert, then expert-data.
+// expert-tensor innermost, then expert, then expert-data.  In which order they lie on GPUs is the
+// plan's RankOrder.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,9 @@ enum class ScheduleKind {
   kBreadthFirst,
   kForwardOnly,
 };
+// Which ranks have neighbouring GPUs, innermost first: Megatron-LM's default, and its
+// --use-tp-pp-dp-mapping, under which the stages of a pipeline are neighbours.
+enum class RankOrder { kDataInside, kPipelineInside };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 // Megatron-LM's --recompute-modules.
 enum class RecomputeModule { kCoreAttn, kMlp, kMoe, kMoeAct, kLayerNorm, kMlaUpProj };
@@ -45,6 +49,7 @@ std::string_view NameOf(ScheduleKind kind);
 // 1F1B and interleaved: which of the two a plan has its virtual stages say.  Every framework with
 // pipelines has them, and the estimate has a closed form of them (planner/estimator.h).
 bool FollowsFromStages(ScheduleKind kind);
+std::span<const EnumName<RankOrder>> RankOrderNames();  // "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames();
 std::span<const EnumName<RecomputeModule>> RecomputeModuleNames();
 
@@ -73,18 +78,26 @@ struct ParallelConfig {
   // Layers of each stage in the order in which a micro-batch passes them, virtual stages too;
   // empty: as even as LayersPerChunk (cost_models/pipeline.h) makes them.
   std::vector<int> stage_layers{};
+  RankOrder order = RankOrder::kDataInside;
   bool operator==(const ParallelConfig&) const = default;
 
   // t c p D, as a double because four degrees read from a file may pass 2^63.
   double gpus() const { return 1.0 * tensor * context * pipeline * data; }
+  // Whether the order makes a difference.
+  bool placed_otherwise() const {
+    return order == RankOrder::kPipelineInside && pipeline > 1 && data > 1;
+  }
 };
+
+// On which GPU of the cluster the rank is; both count from 0.
+std::int64_t GpuOf(const ParallelConfig& parallel, std::int64_t rank);
 
 void Fields(ConfigIo& io, ParallelConfig& parallel);
 
 // "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1 selective(mlp)", for tables and messages.
 std::string ShortName(const ParallelConfig& parallel);
 std::string ShortName(const Recompute& recompute);
-// "7, 14 x 8, 7".
+// "7,14x8,7", as --stage-layers takes it.
 std::string RunsOf(std::span<const int> counts);
 
 }  // namespace millwright

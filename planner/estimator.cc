@@ -242,10 +242,32 @@ const PathProfile& Estimator::Profile(std::int64_t stride, std::int64_t ranks) c
   return entry->second;
 }
 
+const PathProfile& Estimator::Profile(const ParallelConfig& plan, std::int64_t stride,
+                                      std::int64_t ranks) const {
+  const std::int64_t block = std::int64_t{1} * plan.tensor * plan.context;
+  const std::int64_t plane = block * plan.data;
+  if (!plan.placed_otherwise() || stride * ranks <= block || stride * ranks > plane) {
+    return Profile(GpuOf(plan, stride), ranks);
+  }
+  if (stride % block == 0) return Profile(stride * plan.pipeline, ranks);
+  const auto [entry, inserted] = scattered_.try_emplace({block, plan.pipeline, stride, ranks});
+  if (inserted) {
+    std::vector<int> gpus(static_cast<std::size_t>(ranks));
+    for (std::size_t i = 0; i < gpus.size(); ++i) {
+      gpus[i] = int(GpuOf(plan, std::int64_t(i) * stride));
+    }
+    entry->second = cluster_.Profile(gpus);
+  }
+  return entry->second;
+}
+
+const PathProfile& Estimator::PipelineProfile(const ParallelConfig& plan) const {
+  return Profile(plan, std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline);
+}
+
 Seconds Estimator::TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const {
   // As far apart as the pipeline reaches.
-  PathProfile pair =
-      Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline);
+  PathProfile pair = PipelineProfile(plan);
   pair.ranks = 2;
   pair.domains = std::min(2, pair.domains);
   pair.min_ranks_per_domain = pair.max_ranks_per_domain = pair.domains == 2 ? 1 : 2;
@@ -370,16 +392,13 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
   copies_ = CopiesOfModel(plan.schedule);
   const double chunks = double(stages.front().chunks.size());
   unevenness_ = ChunkUnevenness(stages, plan.pipeline);
-  const std::int64_t ranks_of_stage = std::int64_t{1} * plan.tensor * plan.context * plan.data;
-
   if (plan.pipeline > 1) {
-    boundary_transfer_ =
-        estimator.Transfer(shape, estimator.Profile(ranks_of_stage, plan.pipeline));
+    boundary_transfer_ = estimator.Transfer(shape, estimator.PipelineProfile(plan));
   }
 
   const DataGroups groups =
       DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
-        return estimator.Profile(stride, ranks);
+        return estimator.Profile(plan, stride, ranks);
       });
   int communicators = 0;
   for (std::int64_t ranks :
@@ -503,10 +522,9 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     stage.tied_sync = estimator_.TiedSum(plan, shape_);
   }
   if (copies_ > 1) {
-    const std::int64_t plane = std::int64_t{1} * plan.tensor * plan.context * plan.data;
-    stage.copies_sync = CopiesExchangeOf(parameters, plan, groups, training, c,
-                                         estimator_.Profile(plane, plan.pipeline))
-                            .time;
+    stage.copies_sync =
+        CopiesExchangeOf(parameters, plan, groups, training, c, estimator_.PipelineProfile(plan))
+            .time;
   }
   if (plan.tensor > 1) {
     PartialGradients partial;
@@ -517,7 +535,7 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
     const TensorSums sums =
         TensorSumsOf(partial, estimator_.model(), plan, groups, training, c,
                      [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
-                       return estimator_.Profile(stride, ranks);
+                       return estimator_.Profile(plan, stride, ranks);
                      });
     stage.tensor_sums = sums.replicated + sums.key_value;
   }
@@ -753,10 +771,14 @@ PipelineTerms::Makespan PipelineTerms::FormsMakespan(const Ranks& ranks) const {
   // Of equal ranks like the mean of the others: what is beside the work, and what of that are turns
   // that wait for each other, during which a slower rank may work.
   const Seconds makespan = forms_->Makespan(others, m);
-  const Seconds waits = std::max(Seconds(0), m * steady_->Pace(others) - own(others));
+  result.transfers = makespan - forms_->Makespan(instant, m);
+  // Of few micro-batches not every one meets the pace of many: no more waits than there is beside
+  // the work.
+  const Seconds beside = makespan - result.transfers - own(others);
+  const Seconds waits =
+      std::clamp(m * steady_->Pace(others) - own(others), Seconds(0), std::max(Seconds(0), beside));
   const Seconds slower = own(slow) - own(others);
   result.total = makespan + std::max(Seconds(0), slower - waits);
-  result.transfers = makespan - forms_->Makespan(instant, m);
   result.bubble = result.total - result.transfers - own(slow);
   return result;
 }

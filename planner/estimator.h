@@ -140,7 +140,12 @@ class Estimator {
   const CostContext& context() const { return context_; }
   const std::vector<LayerKind>& kinds() const { return kinds_; }
   LayerPaths PathsOf(const LayerShape& shape) const;
+  // Of a group of GPUs, and of one of `plan`'s ranks, which lie on GPUs in its order.
   const PathProfile& Profile(std::int64_t stride, std::int64_t ranks) const;
+  const PathProfile& Profile(const ParallelConfig& plan, std::int64_t stride,
+                             std::int64_t ranks) const;
+  // Of the ranks of a pipeline.
+  const PathProfile& PipelineProfile(const ParallelConfig& plan) const;
   Seconds scalar_sum() const { return scalar_sum_; }
   // Of the gradient of a tied embedding, between first and last stage.
   Seconds TiedSum(const ParallelConfig& plan, const ShapeCosts& shape) const;
@@ -158,6 +163,8 @@ class Estimator {
   CostContext context_;
   std::vector<LayerKind> kinds_;
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
+  // Of ranks that are not equally far apart: tensor and context ranks, pipeline, stride, ranks.
+  mutable std::map<std::array<std::int64_t, 4>, PathProfile> scattered_;
   using FormsKey = std::array<int, 4>;  // kind, pipeline, micro-batches, chunks
   mutable std::map<FormsKey, ScheduleForms> forms_;
   Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss

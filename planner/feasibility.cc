@@ -46,6 +46,8 @@ std::string_view Name(RejectionReason reason) {
       return "expert FFN size not divisible by etp";
     case RejectionReason::kExpertRanks:
       return "ep x etp does not divide the ranks of a stage";
+    case RejectionReason::kRankOrder:
+      return "tp-cp-ep-pp-dp with ep x etp other than tp x cp";
     case RejectionReason::kLayers:
       return "fewer layers than stages";
     case RejectionReason::kVirtualStages:
@@ -98,6 +100,8 @@ std::string_view JsonKey(RejectionReason reason) {
       return "expert_ffn_not_divisible";
     case RejectionReason::kExpertRanks:
       return "expert_ranks";
+    case RejectionReason::kRankOrder:
+      return "rank_order";
     case RejectionReason::kLayers:
       return "too_few_layers";
     case RejectionReason::kVirtualStages:
@@ -214,6 +218,16 @@ Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_ten
   return Reject(RejectionReason::kExpertRanks,
                 "ep {} x etp {} does not divide the {} ranks of a stage", expert, expert_tensor,
                 ranks_of_stage);
+}
+
+Verdict CheckOrder(const ModelConfig& model, const ParallelConfig& plan) {
+  const std::int64_t dense = std::int64_t{1} * plan.tensor * plan.context;
+  const std::int64_t experts = std::int64_t{1} * plan.expert * plan.expert_tensor;
+  if (!model.has_moe() || !plan.placed_otherwise() || dense == experts) return {};
+  return Reject(RejectionReason::kRankOrder,
+                "order tp-cp-ep-pp-dp needs as many data-parallel ranks of experts as of the rest: "
+                "ep {} x etp {} is not tp {} x cp {}",
+                plan.expert, plan.expert_tensor, plan.tensor, plan.context);
 }
 
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
@@ -359,7 +373,7 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
         CheckExpert(model, plan.expert, plan.expert_tensor),
         CheckExpertRanks(ranks_of_stage, plan.expert, plan.expert_tensor),
         CheckPipeline(model, plan.pipeline, plan.virtual_stages, plan.schedule),
-        CheckStageLayers(model, plan),
+        CheckStageLayers(model, plan), CheckOrder(model, plan),
         CheckBatch(training, plan.data, plan.micro_batch_size, plan.pipeline,
                    plan.schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1),
         CheckSchedule(model, training, plan),

@@ -30,6 +30,7 @@ enum class RejectionReason {
   kExperts,              // experts not divisible by E
   kExpertFfn,            // an expert's FFN not divisible by x
   kExpertRanks,          // E x does not divide t c D
+  kRankOrder,            // pipeline inside data needs E x = t c (Megatron)
   kLayers,               // fewer layers than pipeline stages times virtual stages
   kVirtualStages,        // virtual stages without a pipeline, or the schedule does not go with them
   kBatch,                // global batch not divisible by D b
@@ -41,7 +42,7 @@ enum class RejectionReason {
   kTooSlow,    // a lower bound on its time rules it out of everything reported
   kForbidden,  // by --require or --forbid
 };
-inline constexpr int kRejectionReasons = 23;
+inline constexpr int kRejectionReasons = 24;
 std::string_view Name(RejectionReason reason);     // "attention heads not divisible by tp"
 std::string_view JsonKey(RejectionReason reason);  // "heads"
 
@@ -60,6 +61,7 @@ Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, i
                      bool sequence_parallel, int context, ContextParallelKind kind);
 Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);
 Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor);
+Verdict CheckOrder(const ModelConfig& model, const ParallelConfig& plan);
 Verdict CheckPipeline(const ModelConfig& model, int pipeline, int virtual_stages,
                       ScheduleKind schedule);
 // That the plan's own split of the layers, if it has one, is one of this model into its stages.

@@ -59,6 +59,7 @@ void Fields(Io& io, Plan& ranked) {
   io(p.zero);
   io(p.zero_shard);
   io(p.schedule);
+  io(p.order);
   io(p.recompute.granularity);
   io(p.recompute.full_layers);
   std::size_t modules = p.recompute.modules.size();

@@ -156,6 +156,11 @@ FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& p
   const int pipeline = step.graph.ranks();
   FullReport report{.options = asked.options, .folded = step.timeline.makespan};
   report.options.plane = cluster.gpus() / pipeline;
+  if (plan.placed_otherwise()) {
+    for (int rank = 0; rank < cluster.gpus(); ++rank) {
+      report.options.gpu_of_rank.push_back(int(GpuOf(plan, rank)));
+    }
+  }
   if (estimator.training().mfu_convention == MfuConvention::kCausal) {
     // Compute at the peak of all units takes this share of what it is expected to take.
     const Estimate estimate = estimator.Itemise(plan);
@@ -194,13 +199,15 @@ FullReport SimulateEveryRank(const Estimator& estimator, const ParallelConfig& p
   report.tasks = shown.tasks;
   report.disturbed_in_vain = full.disturbed_in_vain();
   FindSlowest(shown, plane, report);
-  report.shown = report.slowest % plane;
-  step.timeline = full.TimelineOf(shown, report.shown);
+  const int member = report.slowest % plane;
+  step.timeline = full.TimelineOf(shown, member);
   for (int rank = 0; rank < pipeline; ++rank) {
     step.ranks[std::size_t(rank)] =
-        shown.ranks[std::size_t(rank) * std::size_t(plane) + std::size_t(report.shown)];
+        shown.ranks[std::size_t(rank) * std::size_t(plane) + std::size_t(member)];
   }
   step.SetPeaks();
+  report.shown = int(GpuOf(plan, member));
+  report.slowest = int(GpuOf(plan, report.slowest));
   return report;
 }
 

@@ -44,10 +44,10 @@ struct FullReport {
   std::vector<LinkUseReport> link_kinds;  // busiest first
   std::vector<LinkUseReport> links;       // the busiest
   std::int64_t ranks = 0, tasks = 0;
-  int slowest = 0;           // rank whose compute is furthest above its plane's median
+  int slowest = 0;           // GPU whose compute is furthest above its pipeline rank's median
   Seconds slowest_computes;  // what its compute stream is busy
-  Seconds median_computes;   // of all ranks of its plane
-  int shown = 0;             // member whose pipeline ranks the timeline is of: the slowest one's
+  Seconds median_computes;   // of all GPUs of its pipeline rank
+  int shown = 0;  // the first GPU of the pipeline that the timeline is of: the slowest one's
   // Slowed or failed links that the step would not have used: no wonder that they cost nothing.
   bool disturbed_in_vain = false;
 

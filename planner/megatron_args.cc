@@ -450,7 +450,6 @@ class Interpreter {
     static constexpr std::pair<std::string_view, std::string_view> kDoubtful[] = {
         {"--optimizer-cpu-offload", "is not modelled: the optimizer is costed on the GPU"},
         {"--use-legacy-models", "is costed as Megatron-Core"},
-        {"--use-tp-pp-dp-mapping", "is costed in the order tp-cp-ep-dp-pp"},
         {"--deterministic-mode", "is slower than predicted"},
         {"--spec", "what a specification of layers changes is not known here"},
         {"--rampup-batch-size", "is costed at its end, the global batch size"},
@@ -905,6 +904,7 @@ class Interpreter {
   void Sharding() {
     ParallelConfig& p = run_.job.parallel;
     TrainingConfig& t = run_.job.training;
+    if (Has("--use-tp-pp-dp-mapping")) p.order = RankOrder::kPipelineInside;
     p.zero = Has("--use-distributed-optimizer") ? 1 : 0;
     const std::string strategy = Choice("--data-parallel-sharding-strategy",
                                         {"no_shard", "optim", "optim_grads", "optim_grads_params"});

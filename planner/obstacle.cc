@@ -16,10 +16,10 @@
 namespace millwright {
 namespace {
 
-constexpr Knob kNumbers[] = {Knob::kTp,        Knob::kSp,   Knob::kCp,        Knob::kCpKind,
-                             Knob::kPp,        Knob::kVpp,  Knob::kDp,        Knob::kEp,
-                             Knob::kEtp,       Knob::kZero, Knob::kZeroShard, Knob::kSchedule,
-                             Knob::kMicroBatch};
+constexpr Knob kNumbers[] = {Knob::kTp,    Knob::kSp,        Knob::kCp,        Knob::kCpKind,
+                             Knob::kPp,    Knob::kVpp,       Knob::kDp,        Knob::kEp,
+                             Knob::kEtp,   Knob::kZero,      Knob::kZeroShard, Knob::kSchedule,
+                             Knob::kOrder, Knob::kMicroBatch};
 
 std::vector<int> UpTo(int first, std::int64_t last) {
   std::vector<int> values(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)));
@@ -61,6 +61,7 @@ Values ValuesOf(const Job& job, Knob knob) {
       return {UpTo(0, 3), "", 3};
     case Knob::kSp:
     case Knob::kCpKind:
+    case Knob::kOrder:
       return {UpTo(0, 1), "", 1};
     case Knob::kSchedule: {
       Values values;
@@ -161,6 +162,7 @@ ParallelConfig Plainest(const Job& job, const PlanFilter& filter) {
   p.expert = first(Knob::kEp);
   p.expert_tensor = first(Knob::kEtp);
   p.micro_batch_size = first(Knob::kMicroBatch);
+  p.order = static_cast<RankOrder>(first(Knob::kOrder));
   p.zero = first(Knob::kZero, 1);
   p.zero_shard = first(Knob::kZeroShard);
   const bool on = p.tensor > 1;

@@ -33,6 +33,7 @@ constexpr KnobSpelling kKnobs[] = {
     {Knob::kZeroShard, "zero_shard"},
     {Knob::kRecompute, "recompute"},
     {Knob::kSchedule, "schedule"},
+    {Knob::kOrder, "order"},
 };
 
 // Splits at `separator` outside parentheses.
@@ -94,6 +95,8 @@ std::string_view AcceptedValues(Knob knob) {
     case Knob::kSchedule:
       return "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v, v-half, v-min, v-zb, dualpipe, "
              "dualpipe-v or bfs";
+    case Knob::kOrder:
+      return "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp";
     case Knob::kTp:
     case Knob::kCp:
     case Knob::kPp:
@@ -115,6 +118,8 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
       return ParseName<ContextParallelKind>(text, ContextParallelKindNames());
     case Knob::kSchedule:
       return ParseName<ScheduleKind>(text, TrainingScheduleNames());
+    case Knob::kOrder:
+      return ParseName<RankOrder>(text, RankOrderNames());
     case Knob::kRecompute:
       return {};
     default:
@@ -272,7 +277,8 @@ bool PlanFilter::Allows(const ParallelConfig& p) const {
          Allows(Knob::kDp, p.data) && Allows(Knob::kEp, p.expert) &&
          Allows(Knob::kEtp, p.expert_tensor) && Allows(Knob::kMicroBatch, p.micro_batch_size) &&
          Allows(Knob::kZero, p.zero) && Allows(Knob::kZeroShard, p.zero_shard) &&
-         Allows(Knob::kSchedule, static_cast<int>(p.schedule)) && Allows(p.recompute);
+         Allows(Knob::kSchedule, static_cast<int>(p.schedule)) && Allows(p.recompute) &&
+         Allows(Knob::kOrder, static_cast<int>(p.order));
 }
 
 }  // namespace millwright

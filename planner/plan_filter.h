@@ -26,7 +26,8 @@ enum class Knob {
   kZero,
   kZeroShard,
   kRecompute,
-  kSchedule
+  kSchedule,
+  kOrder
 };
 
 // Names as written in filters, in Knob's order.

@@ -40,7 +40,8 @@ std::vector<std::vector<double>> SlowestCopies(const ParallelConfig& plan,
   std::vector<std::vector<double>> of_copy(copies, std::vector<double>(ranks));
   for (std::size_t copy = 0; copy < copies; ++copy) {
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      const auto first = paces.begin() + std::ptrdiff_t((rank * copies + copy) * in_step);
+      const auto first =
+          paces.begin() + GpuOf(plan, std::int64_t((rank * copies + copy) * in_step));
       of_copy[copy][rank] = *std::max_element(first, first + std::ptrdiff_t(in_step));
     }
   }

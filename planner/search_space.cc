@@ -229,7 +229,14 @@ std::vector<Sharding> Space::Shardings(const ParallelConfig& plan) const {
     if (data_ranks == 1 && expert_ranks == 1 && zero != zeros.front()) continue;
     for (int shard : shards) {
       if (shard > 0 && (zero == 0 || shard == 1 || shard == data_ranks)) continue;
-      if (filter.Allows(Knob::kZeroShard, shard)) shardings.push_back({zero, shard});
+      if (!filter.Allows(Knob::kZeroShard, shard)) continue;
+      for (RankOrder order : orders) {
+        ParallelConfig ordered = plan;
+        ordered.order = order;
+        // Where nothing is placed otherwise by it, one order is as good as the other.
+        if (order != orders.front() && !ordered.placed_otherwise()) continue;
+        if (!CheckOrder(model, ordered)) shardings.push_back({zero, shard, order});
+      }
     }
   }
   return shardings;
@@ -260,7 +267,8 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
               .micro_batches = {},
               .layouts = LayoutsOf(model, cluster.gpus(), filter, forbidden),
               .choices = {},
-              .zeros = {}};
+              .zeros = {},
+              .orders = {}};
   const auto keep = [&](bool allowed, auto& list, const auto& value) {
     if (allowed) {
       list.push_back(value);
@@ -275,6 +283,11 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
     keep(filter.Allows(choice), space.choices, choice);
   }
   for (int zero : {0, 1, 2, 3}) keep(filter.Allows(Knob::kZero, zero), space.zeros, zero);
+  const bool any_order = filter.About(Knob::kOrder).terms > 0;
+  for (const auto& name : RankOrderNames()) {
+    if (!any_order && name.value != RankOrder::kDataInside) continue;
+    keep(filter.Allows(Knob::kOrder, static_cast<int>(name.value)), space.orders, name.value);
+  }
   space.overlapping = AnySchedule(space.layouts, Overlaps);
   return space;
 }
@@ -283,6 +296,7 @@ Space CoarsePart(const Space& space, bool other_schedules) {
   Space coarse = space;
   constexpr std::size_t kFew = 3;
   coarse.micro_batches.resize(std::min(kFew, coarse.micro_batches.size()));
+  if (!coarse.orders.empty()) coarse.orders.assign(1, space.orders.front());
   for (auto& [pipeline, layouts] : coarse.layouts) {
     std::set<ScheduleKind> seen;
     std::erase_if(layouts, [&](PipelineLayout& layout) {

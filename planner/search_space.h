@@ -42,8 +42,10 @@ struct PipelineLayout {
 };
 using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
 
+// How data-parallel ranks share out the state, and which GPUs they have.
 struct Sharding {
   int zero = 0, shard = 0;
+  RankOrder order = RankOrder::kDataInside;
 };
 
 // In ascending order, those up to `most`.
@@ -75,6 +77,7 @@ struct Space {
   PipelineLayouts layouts;
   std::vector<Recompute> choices;
   std::vector<int> zeros;
+  std::vector<RankOrder> orders;
   bool overlapping = false;  // some schedule Overlaps
   bool partial_recompute = true;
 
@@ -100,7 +103,7 @@ struct Space {
   ParallelConfig PlanOf(const LayerShape& shape) const;
 
   // The ways to shard `plan`'s state: over all data-parallel ranks, or HSDP's usual shard, those
-  // inside a domain; or over what was asked for.
+  // inside a domain; or over what was asked for.  In each of the orders, where they differ.
   std::vector<Sharding> Shardings(const ParallelConfig& plan) const;
   std::int64_t Choices(const PipelineLayout& layout) const;
   // `plan` has this layout: whether it can run under `schedule`.

@@ -181,6 +181,7 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
   for (const Sharding& sharding : shardings) {
     plan.zero = sharding.zero;
     plan.zero_shard = sharding.shard;
+    plan.order = sharding.order;
     std::optional<PipelineTerms> terms;
     for (ScheduleKind schedule : feasible_) {
       if (!ShardsUnder(space_.training.framework, schedule, plan.zero)) continue;

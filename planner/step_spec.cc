@@ -460,10 +460,9 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
   const TrainingConfig& training = estimator.training();
   const CollectiveCalibration& calibration = estimator.calibration().collective;
   const auto profile = [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
-    return estimator.Profile(stride, ranks);
+    return estimator.Profile(plan, stride, ranks);
   };
-  const std::int64_t plane = std::int64_t{1} * plan.tensor * plan.context * plan.data;
-  const std::int64_t ranks = plane * plan.pipeline;
+  const auto ranks = std::int64_t(plan.gpus());
   spec.loss = {.duration = ranks > 1 ? estimator.scalar_sum() : Seconds(0),
                .communication = {.payload = 4_B, .ranks = int(ranks), .everyone = true}};
   if (schedule.forward_only) return;
@@ -496,7 +495,7 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
     if (schedule.directions == 2) {
       // A rank's stages of both directions have their copies on one other rank.
       const CopiesExchange exchange = CopiesExchangeOf(held[r], plan, groups, training, calibration,
-                                                       profile(plane, plan.pipeline));
+                                                       estimator.PipelineProfile(plan));
       sums.copies = {.duration = exchange.time,
                      .communication = {.kind = CollectiveKind::kSendRecv,
                                        .payload = exchange.payload,
@@ -518,15 +517,20 @@ void AddSums(const Estimator& estimator, const ParallelConfig& plan, const Shape
 }
 
 // Prices are of the slowest node of all; a pipeline rank goes as fast as the slowest of its own.
-std::vector<double> ComputeTimes(const ClusterConfig& cluster, int pipeline) {
+std::vector<double> ComputeTimes(const ClusterConfig& cluster, const ParallelConfig& plan) {
   std::vector<double> times;
   const double slowest = cluster.slowest().compute;
   if (slowest == 1) return times;
-  const std::int64_t plane = cluster.gpus() / pipeline;
-  for (int rank = 0; rank < pipeline; ++rank) {
-    const int first = int(rank * plane / cluster.gpus_per_node);
-    const int last = int(((rank + 1) * plane - 1) / cluster.gpus_per_node);
-    times.push_back(slowest / SlowestOf(cluster.unlike_nodes, first, last).compute);
+  const std::int64_t in_a_row = std::int64_t{1} * plan.tensor * plan.context;
+  for (int rank = 0; rank < plan.pipeline; ++rank) {
+    double own = 1;
+    for (int copy = 0; copy < plan.data; ++copy) {
+      const std::int64_t gpu = GpuOf(plan, in_a_row * (std::int64_t{1} * rank * plan.data + copy));
+      const int first = int(gpu / cluster.gpus_per_node);
+      const int last = int((gpu + in_a_row - 1) / cluster.gpus_per_node);
+      own = std::min(own, SlowestOf(cluster.unlike_nodes, first, last).compute);
+    }
+    times.push_back(slowest / own);
   }
   return times;
 }
@@ -650,16 +654,14 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   }
 
   if (plan.pipeline > 1) {
-    spec.transfer = estimator.Transfer(
-        costs,
-        estimator.Profile(std::int64_t{1} * plan.tensor * plan.context * plan.data, plan.pipeline));
+    spec.transfer = estimator.Transfer(costs, estimator.PipelineProfile(plan));
     spec.transfer_payload = costs.sent;
   }
 
   // Data parallelism, at the rate of the first rank's dense parameters.
   const DataGroups groups =
       DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
-        return estimator.Profile(stride, ranks);
+        return estimator.Profile(plan, stride, ranks);
       });
   std::vector<RankParameters> held(std::size_t(plan.pipeline));
   for (int s = 0; s < stages; ++s) {
@@ -698,7 +700,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                                                                     estimator.cluster().gpu(),
                                                                     calibration));
   }
-  spec.compute_time = ComputeTimes(estimator.cluster().config(), plan.pipeline);
+  spec.compute_time = ComputeTimes(estimator.cluster().config(), plan);
   spec.contention = calibration.overlap.dp_exposed;
   spec.shard_contention = calibration.overlap.fsdp_contention;
   spec.bucket_parameters = BucketParameters(double(groups.dense_shard));

@@ -436,7 +436,7 @@ std::vector<KnobDoc> KnobDocs() {
   constexpr Knob kKnobs[] = {Knob::kTp,        Knob::kSp,         Knob::kCp,   Knob::kCpKind,
                              Knob::kPp,        Knob::kVpp,        Knob::kDp,   Knob::kEp,
                              Knob::kEtp,       Knob::kMicroBatch, Knob::kZero, Knob::kZeroShard,
-                             Knob::kRecompute, Knob::kSchedule};
+                             Knob::kRecompute, Knob::kSchedule,   Knob::kOrder};
   const std::vector<std::string_view> names = KnobNames();
   MILLWRIGHT_CHECK(names.size() == std::size(kKnobs));
   std::vector<KnobDoc> docs;
@@ -491,6 +491,13 @@ std::vector<KnobDoc> KnobDocs() {
         doc.meaning =
             "activations computed again; MODULE is core_attn, mlp, moe, moe_act, layernorm or "
             "mla_up_proj";
+        break;
+      case Knob::kOrder:
+        doc.accepted = "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp";
+        doc.meaning =
+            "which ranks have neighbouring GPUs, innermost first; the search takes the first "
+            "unless "
+            "told";
         break;
       case Knob::kSchedule:
         doc.accepted = ScheduleNames();

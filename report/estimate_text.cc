@@ -85,6 +85,7 @@ std::string BriefName(const ParallelConfig& p) {
   if (p.recompute.granularity != RecomputeGranularity::kNone) {
     name += ' ' + ShortName(p.recompute);
   }
+  if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
 
@@ -194,6 +195,9 @@ std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
   table.Row({"Data parallel",
              fmt::format("{}, ZeRO {}{}", p.data, p.zero,
                          p.zero_shard > 0 ? fmt::format(" over {} ranks", p.zero_shard) : "")});
+  if (p.placed_otherwise()) {
+    table.Row({"Order of ranks", std::string(NameIn(RankOrderNames(), p.order))});
+  }
   if (p.expert > 1 || p.expert_tensor > 1) {
     table.Row({"Expert parallel",
                fmt::format("{}, expert tensor parallel {}", p.expert, p.expert_tensor)});

@@ -17,7 +17,7 @@ namespace millwright {
 // "tp4 sp pp4 vpp10 dp8 mbs1 zero1 selective(mlp)": degrees of 1 are left out but tp, pp, dp.
 std::string BriefName(const ParallelConfig& plan);
 
-// "20", "7, 14 x 8, 7 (uneven)": the layers of each pipeline stage in order.
+// "20", "7,14x8,7 (uneven)": the layers of each pipeline stage in order.
 std::string LayersText(const std::vector<int>& layers_per_stage);
 std::vector<int> LayersPerStage(const ModelConfig& model, const ParallelConfig& plan);
 

@@ -88,6 +88,7 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
   cannot(p.context > 1, "parallel.context_parallel",
          fmt::format("cp {} is how the program divides sequences", p.context));
   cannot(p.zero_shard > 0, "parallel.zero_shard", "state is sharded over all data-parallel ranks");
+  cannot(p.placed_otherwise(), "parallel.order", "pipeline stages are outermost");
   cannot(p.pipeline > 1 && p.zero >= 2, "parallel.zero",
          "its pipeline engine refuses ZeRO 2 and 3");
   cannot(

@@ -160,6 +160,7 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
          "the plan is costed for other software; --framework fsdp-compiled costs torchtitan");
   cannot(t.state != StateScheme::kFsdp, "training.state",
          "the fp32 shard is the master; --state fsdp costs that");
+  cannot(job.parallel.placed_otherwise(), "parallel.order", "pipeline stages are outermost");
   cannot(t.gradient_bytes != 4, "training.gradient_bytes",
          "gradients are reduced and kept in fp32");
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");

@@ -33,7 +33,8 @@ Json ToJson(const ParallelConfig& p) {
           {"zero_shard", p.zero_shard},
           {"recompute", ShortName(p.recompute)},
           {"schedule", std::string(NameOf(p.schedule))},
-          {"stage_layers", p.stage_layers}};
+          {"stage_layers", p.stage_layers},
+          {"order", NameIn(RankOrderNames(), p.order)}};
 }
 
 // A plan that can run.

@@ -286,6 +286,7 @@ void Sharding(const Job& job, Settings& s, ExportNotes& notes) {
   const ParallelConfig& p = job.parallel;
   const TrainingConfig& t = job.training;
   s.Topic("data parallelism");
+  if (p.order == RankOrder::kPipelineInside) s.Switch("--use-tp-pp-dp-mapping");
   if (p.zero >= 1) {
     s.Switch("--use-distributed-optimizer");
     if (p.zero_shard > 0) {

@@ -266,6 +266,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   }
   table.Column("recompute", Align::kLeft);
   table.Column("layers", Align::kLeft);  // of each stage, where they are not even
+  table.Column("order", Align::kLeft);   // of ranks, where it is not Megatron's default
   bool any_ulysses = false;
   // Of 1F1B and interleaved the virtual stages say which it is.
   const bool name_schedules = std::any_of(plans.begin(), plans.end(), [](const Contender& c) {
@@ -304,13 +305,14 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          Percent(speed * e.hfu),
          fmt::format("{:.1f}", e.peak.value / kGiB),
          RecomputeCell(p.recompute),
-         p.stage_layers.empty() ? "-" : RunsOf(p.stage_layers)});
+         p.stage_layers.empty() ? "-" : RunsOf(p.stage_layers),
+         p.placed_otherwise() ? "pp-dp" : "-"});
   }
   for (const char* title : {"cp", "vpp", "ep", "etp"}) table.DropIfAll(title, "1");
-  for (const char* title : {"schedule", "sp", "simulated", "off", "layers"})
+  for (const char* title : {"schedule", "sp", "simulated", "off", "layers", "order"})
     table.DropIfAll(title, "-");
   table.DropIfAll("recompute", "none");
-  for (const char* title : {"HFU", "TFLOP/s", "MFU", "tok/s/GPU", "off", "slower"}) {
+  for (const char* title : {"HFU", "TFLOP/s", "MFU", "tok/s/GPU", "off", "layers", "slower"}) {
     table.DropIfWide(title, style);
   }
   if (std::any_of(plans.begin(), plans.end(), [](const Contender& c) { return c.simulated; })) {

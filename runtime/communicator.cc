@@ -78,6 +78,14 @@ class ThreadCommunicator final : public Communicator {
 
 }  // namespace
 
+PlacedCommunicator::PlacedCommunicator(Communicator& processes, const ParallelConfig& plan)
+    : processes_(processes) {
+  for (int rank = 0; rank < processes.size(); ++rank) {
+    process_of_.push_back(int(GpuOf(plan, rank)));
+    if (process_of_.back() == processes.rank()) rank_ = rank;
+  }
+}
+
 void SendText(Communicator& communicator, int to, int tag, std::string_view text) {
   const std::uint64_t size = text.size();
   communicator.Send(to, tag, std::as_bytes(std::span(&size, 1)));

@@ -13,6 +13,9 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "core/parallel.h"
 
 namespace millwright {
 
@@ -32,6 +35,27 @@ class Communicator {
   virtual void Receive(int from, int tag, std::span<std::byte> message) = 0;
   // RankFailure where another rank is known to have failed: for who waits for something else.
   virtual void ThrowIfFailed() {}
+};
+
+// The ranks of a plan on processes that count as GPUs do: each rank is the process of its GPU.
+// `processes` must outlive it, and has as many as the plan has ranks.
+class PlacedCommunicator final : public Communicator {
+ public:
+  PlacedCommunicator(Communicator& processes, const ParallelConfig& plan);
+  int rank() const override { return rank_; }
+  int size() const override { return processes_.size(); }
+  void Send(int to, int tag, std::span<const std::byte> message) override {
+    processes_.Send(process_of_[std::size_t(to)], tag, message);
+  }
+  void Receive(int from, int tag, std::span<std::byte> message) override {
+    processes_.Receive(process_of_[std::size_t(from)], tag, message);
+  }
+  void ThrowIfFailed() override { processes_.ThrowIfFailed(); }
+
+ private:
+  Communicator& processes_;
+  std::vector<int> process_of_;  // of each rank
+  int rank_ = 0;
 };
 
 // A text of any length, as two messages.

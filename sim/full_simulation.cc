@@ -38,17 +38,7 @@ struct FullSimulation::Prepared {
   // Tasks of other streams that wait for a task.
   std::vector<std::uint32_t> first_dependent;
   std::vector<TaskId> dependents;
-  // Groups of ranks of the cluster.  Those of a communication on a pipeline rank follow each other.
-  struct Group {
-    int first = 0, stride = 1, ranks = 1;
-    int network = kAlone;  // its number there; kAlone: has its links to itself
-    std::vector<int> members() const {
-      std::vector<int> all(std::size_t(ranks), first);
-      for (int i = 0; i < ranks; ++i) all[std::size_t(i)] += i * stride;
-      return all;
-    }
-  };
-  static constexpr int kAlone = -1;
+  // Groups of ranks.  Those of a communication on a pipeline rank follow each other.
   std::vector<Group> groups;
   // The graph's, but that of a collective of all ranks each plane has a part of its own: the planes
   // have waited for each other before.
@@ -78,7 +68,9 @@ class FullSimulation::Running {
     speed_.assign(result_.ranks.size(), 1);
     const std::vector<double>& speeds = s_.options_.disturbance.gpu_speed;
     if (!speeds.empty()) {
-      for (std::size_t r = 0; r < speed_.size(); ++r) speed_[r] = 1 / speeds[r];
+      for (std::size_t r = 0; r < speed_.size(); ++r) {
+        speed_[r] = 1 / speeds[std::size_t(s_.GpuOf(int(r)))];
+      }
     }
     drawn_.assign(result_.ranks.size(), 1);
     if (s_.options_.rank_jitter > 0) {
@@ -88,8 +80,8 @@ class FullSimulation::Running {
     }
     if (s_.options_.share_links) {
       network_ = s_.MakeNetwork();
-      for (const Prepared::Group& group : p_.groups) {
-        if (group.network != Prepared::kAlone) network_->AddGroup(group.members());
+      for (const Group& group : p_.groups) {
+        if (group.network != kAlone) network_->AddGroup(s_.GpusOf(group));
       }
     }
   }
@@ -254,7 +246,7 @@ class FullSimulation::Running {
       start = arrival.latest;
       arrival = {};
     }
-    if (network_ && p_.groups[std::size_t(group)].network != Prepared::kAlone) {
+    if (network_ && p_.groups[std::size_t(group)].network != kAlone) {
       std::uint32_t slot = std::uint32_t(calls_.size());
       if (free_calls_.empty()) {
         calls_.emplace_back();
@@ -395,6 +387,7 @@ FullSimulation::FullSimulation(const TaskGraph& graph, const Cluster& cluster,
     : graph_(graph), cluster_(cluster), calibration_(calibration), options_(std::move(options)) {
   MILLWRIGHT_CHECK(options_.plane >= 1 && graph.ranks() * options_.plane <= cluster.gpus());
   const std::size_t ranks = std::size_t(graph.ranks()) * std::size_t(options_.plane);
+  MILLWRIGHT_CHECK(options_.gpu_of_rank.empty() || options_.gpu_of_rank.size() == ranks);
   const std::vector<double>& speeds = options_.disturbance.gpu_speed;
   MILLWRIGHT_CHECK(speeds.empty() || speeds.size() >= ranks);
   prepared_ = Prepare();
@@ -407,6 +400,17 @@ std::unique_ptr<FairShareNetwork> FullSimulation::MakeNetwork() const {
   for (const auto& [link, factor] : options_.disturbance.slow_links) network->Slow(link, factor);
   for (const int link : options_.disturbance.failed_links) network->Fail(link);
   return network;
+}
+
+int FullSimulation::GpuOf(int rank) const {
+  return options_.gpu_of_rank.empty() ? rank : options_.gpu_of_rank[std::size_t(rank)];
+}
+
+std::vector<int> FullSimulation::GpusOf(const Group& group) const {
+  std::vector<int> gpus;
+  gpus.reserve(std::size_t(group.ranks));
+  for (int i = 0; i < group.ranks; ++i) gpus.push_back(GpuOf(group.first + i * group.stride));
+  return gpus;
 }
 
 std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const {
@@ -485,7 +489,7 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
 
   // Who is alone on links?
   const std::unique_ptr<FairShareNetwork> network = MakeNetwork();
-  for (const Prepared::Group& group : p.groups) network->AddGroup(group.members());
+  for (const Group& group : p.groups) network->AddGroup(GpusOf(group));
   const auto for_each_group = [&](const auto& visit) {
     for (std::size_t c = 0; c < communications.size(); ++c) {
       for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -511,7 +515,7 @@ std::unique_ptr<const FullSimulation::Prepared> FullSimulation::Prepare() const 
     for (const auto& [link, factor] : disturbance.slow_links) disturbed[std::size_t(link)] = 1;
     for (const int link : disturbance.failed_links) disturbed[std::size_t(link)] = 1;
     FairShareNetwork sound(cluster_, calibration_);
-    for (const Prepared::Group& group : p.groups) sound.AddGroup(group.members());
+    for (const Group& group : p.groups) sound.AddGroup(GpusOf(group));
     p.disturbed_in_vain = true;
     for_each_group([&](int, const CollectiveCall& call, double) {
       for (const LinkUse& use : sound.UsesOf(call).uses) {

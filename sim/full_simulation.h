@@ -3,9 +3,10 @@
 // A step with every rank in it: what does contention cost, and what a slow part?
 //
 // A rank of the step graph stands for a plane of ranks that do the same; here all of them run.
-// Rank r of the cluster is member r mod plane of pipeline rank r / plane.  They share one program,
-// and only their state is kept for each: when each task ended.  A collective begins when the last
-// of its members is ready and ends for all of them at once, as NCCL's rings do to within a step.
+// Rank r is member r mod plane of pipeline rank r / plane, on the GPU of that number unless the
+// options say otherwise.  They share one program, and only their state is kept for each: when each
+// task ended.  A collective begins when the last of its members is ready and ends for all of them
+// at once, as NCCL's rings do to within a step.
 //
 // Prices are those of the graph, so that this and sim/simulate differ in nothing but what they are
 // asked about: where every rank is as fast as the others and no link is shared, both give the same
@@ -47,8 +48,9 @@
 namespace millwright {
 
 struct FullOptions {
-  int plane = 1;            // ranks that a rank of the graph stands for
-  bool share_links = true;  // false: every collective takes its price
+  int plane = 1;                   // ranks that a rank of the graph stands for
+  std::vector<int> gpu_of_rank{};  // of the cluster; empty: each rank's own number
+  bool share_links = true;         // false: every collective takes its price
   Disturbance disturbance{};
   double jitter = 0;       // sigma of a task
   double routing = 0;      // sigma of an expert rank's load
@@ -100,8 +102,15 @@ class FullSimulation {
  private:
   class Running;
   struct Prepared;
+  struct Group {
+    int first = 0, stride = 1, ranks = 1;
+    int network = kAlone;  // its number there; kAlone: has its links to itself
+  };
+  static constexpr int kAlone = -1;
   std::unique_ptr<const Prepared> Prepare() const;
   std::unique_ptr<FairShareNetwork> MakeNetwork() const;  // without groups
+  int GpuOf(int rank) const;
+  std::vector<int> GpusOf(const Group& group) const;
 
   const TaskGraph& graph_;
   const Cluster& cluster_;

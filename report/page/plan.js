@@ -22,7 +22,7 @@ const stepOf = (plan) => plan.simulated_step_time_s || plan.step_time_s;
 const peakOf = (plan) => plan.memory.peak_bytes;
 const cpOf = ({cp, cp_kind: kind}) => cp > 1 && kind === "ulysses" ? cp + "u" : String(cp);
 
-// Of each stage: "7, 14 x 8, 7".
+// Of each stage: "7,14x8,7".
 function runsOf(counts) {
   const runs = [];
   for (const count of counts) {
@@ -30,7 +30,7 @@ function runsOf(counts) {
     if (last && last.count === count) ++last.times;
     else runs.push({count, times: 1});
   }
-  return runs.map(({count, times}) => times > 1 ? `${count} x ${times}` : count).join(", ") ||
+  return runs.map(({count, times}) => times > 1 ? `${times}x${count}` : count).join(",") ||
     "even";
 }
 
@@ -49,6 +49,7 @@ const kColumns = [
   ["ZeRO", (row) => row.plan.plan.zero],
   ["schedule", (row) => row.plan.plan.schedule],
   ["recompute", (row) => row.plan.plan.recompute, null, "none"],
+  ["order", (row) => row.plan.plan.order, null, "tp-cp-ep-dp-pp"],
   ["layers", (row) => runsOf(row.plan.plan.stage_layers), null, "even"],
   ["simulated", (row) => row.plan.simulated_step_time_s || 0,
     (row) => row.plan.simulated_step_time_s ? seconds(row.plan.simulated_step_time_s) : "-", "-"],
@@ -58,7 +59,7 @@ const kColumns = [
   ["MFU", (row) => row.mfu, (row) => page.percent(row.mfu)],
   ["memory", (row) => peakOf(row.plan), (row) => page.gib(peakOf(row.plan))],
 ];
-const kWords = new Set(["schedule", "recompute", "layers", "plan", "best plan", "reason", "change",
+const kWords = new Set(["schedule", "recompute", "order", "layers", "plan", "best plan", "reason", "change",
   "nearest plan"]);
 const seconds = (s) => page.seconds(1e9 * s);
 const days = (s) => s < 86400 ? seconds(s) : page.significant(s / 86400) + " days";

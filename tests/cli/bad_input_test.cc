@@ -201,7 +201,7 @@ TEST_F(BadInput, Filters) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --require tp=8,zp=3 --explain foo" + std::string(kRest)),
             "millwright: --require: unknown knob \"zp\"; did you mean \"tp\"? accepted: tp, sp, "
             "cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, "
-            "schedule\n"
+            "schedule, order\n"
             "millwright: --explain: expected knob=value, got \"foo\"\n");
 }
 

@@ -164,7 +164,7 @@ TEST(Plan, JsonKeys) {
   EXPECT_THAT(Keys(best["plan"]),
               testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
                                    "micro_batch", "zero", "zero_shard", "recompute", "schedule",
-                                   "stage_layers", "layers_per_stage"));
+                                   "stage_layers", "order", "layers_per_stage"));
   EXPECT_EQ(json["question"]["model"]["parameters"]["total"], 8'030'261'248);
   // Tokens of a step over its time and 16 GPUs.
   EXPECT_DOUBLE_EQ(best["tokens_per_s_per_gpu"].get<double>(),

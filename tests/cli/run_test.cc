@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/communicator.h"
 #include "tests/cli/run_command.h"
 
 namespace millwright {
@@ -83,6 +84,28 @@ TEST(Run, ExecutesExperts) {
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
   EXPECT_THAT(outcome.out, HasSubstr("expert dispatch"));
+}
+
+// Process 2 is the second stage of the first pipeline, and not the first stage of the second.
+TEST(Run, RanksLieInThePlansOrder) {
+  const Outcome outcome = RunCommand(
+      "run --model tiny-llama --cluster local-cpu --ranks 8 --tp 2 --pp 2 --dp 2 --order "
+      "tp-cp-ep-pp-dp --global-batch 4 --seq 8 --steps 1 --verify --backend threads");
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("pp-dp"));
+  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
+  RunThreads(8, [](Communicator& processes) {
+    ParallelConfig plan{.tensor = 2, .pipeline = 2, .data = 2};
+    plan.order = RankOrder::kPipelineInside;
+    const PlacedCommunicator ranks(processes, plan);
+    if (processes.rank() == 2) {
+      EXPECT_EQ(ranks.rank(), 4);  // tensor 0, data 0, stage 1
+    }
+    if (processes.rank() == 5) {
+      EXPECT_EQ(ranks.rank(), 3);  // tensor 1, data 1, stage 0
+    }
+  });
 }
 
 TEST(Run, APlanThatCannotRunIsAnAnswer) {

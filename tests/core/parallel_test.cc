@@ -38,6 +38,7 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
           p.recompute.modules.push_back(static_cast<RecomputeModule>(i));
     }
     p.schedule = TrainingScheduleNames()[std::size_t(from(0, 11))].value;
+    p.order = static_cast<RankOrder>(from(0, 1));
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, p); });
     ASSERT_EQ(Read<ParallelConfig>(text), p) << text;
   }
@@ -57,7 +58,30 @@ TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
             "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
             "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
             "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule, "
-            "stage_layers");
+            "stage_layers, order");
+}
+
+// As nested loops count GPUs, the innermost first.
+TEST(Parallel, GpusOfRanks) {
+  ParallelConfig p{.tensor = 2, .context = 3, .pipeline = 4, .data = 5};
+  for (const RankOrder order : {RankOrder::kDataInside, RankOrder::kPipelineInside}) {
+    p.order = order;
+    const bool inside = order == RankOrder::kPipelineInside;
+    int gpu = 0;
+    for (int outer = 0; outer < (inside ? p.data : p.pipeline); ++outer)
+      for (int inner = 0; inner < (inside ? p.pipeline : p.data); ++inner)
+        for (int c = 0; c < p.context; ++c)
+          for (int t = 0; t < p.tensor; ++t) {
+            const int d = inside ? outer : inner, stage = inside ? inner : outer;
+            const int rank = t + p.tensor * (c + p.context * (d + p.data * stage));
+            EXPECT_EQ(GpuOf(p, rank), gpu++);
+          }
+  }
+  p.data = 1;  // nobody to lie between
+  EXPECT_FALSE(p.placed_otherwise());
+  EXPECT_EQ(ShortName(p), "tp2 cp3 pp4 vpp1 dp1 mbs1 zero1");
+  p.data = 2;
+  EXPECT_EQ(ShortName(p), "tp2 cp3 pp4 vpp1 dp2 mbs1 zero1 pp-dp");
 }
 
 TEST(Parallel, ShortNames) {

@@ -71,6 +71,45 @@ TEST(Estimator, NoStepBeatsItsFlopsOverThePeak) {
   }
 }
 
+// A group's profile is that of the GPUs which its ranks are on.
+TEST(Estimator, ProfilesFollowTheOrder) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 2048};
+  const Cluster cluster = ClusterOf("dgx-h100", 4);
+  const Estimator estimator(model, training, cluster);
+  const auto expect = [&](const ParallelConfig& p, int stride, int ranks) {
+    SCOPED_TRACE(testing::Message() << ShortName(p) << ": " << ranks << " ranks, " << stride);
+    std::vector<int> gpus;
+    for (int i = 0; i < ranks; ++i) gpus.push_back(int(GpuOf(p, std::int64_t{1} * i * stride)));
+    const PathProfile expected = cluster.Profile(gpus);
+    const PathProfile& profile = estimator.Profile(p, stride, ranks);
+    EXPECT_TRUE(profile == expected || ranks == 1);
+  };
+  for (const RankOrder order : {RankOrder::kDataInside, RankOrder::kPipelineInside}) {
+    for (const int t : {1, 2, 4}) {
+      for (const int c : {1, 2}) {
+        ParallelConfig p{.tensor = t, .context = c, .pipeline = 2, .data = 16 / (t * c)};
+        p.order = order;
+        expect(p, 1, t);
+        expect(p, t, c);
+        expect(p, t, c * p.data);
+        if (c == 2) expect(p, t, c * p.data / 2);  // a shard
+        expect(p, t * c, p.data);
+        expect(p, t * c * p.data, p.pipeline);
+      }
+    }
+  }
+  // By hand: tp4 pp2 dp4 on nodes of 8.  Inside: ranks 0-3 and 4-7 of one node are the two stages,
+  // and copies are a node apart; else a node has two copies of a stage, and stages are two nodes
+  // apart.
+  ParallelConfig p{.tensor = 4, .pipeline = 2, .data = 4};
+  EXPECT_EQ(estimator.PipelineProfile(p).domains, 2);
+  EXPECT_EQ(estimator.Profile(p, 4, 4).domains, 2);
+  p.order = RankOrder::kPipelineInside;
+  EXPECT_EQ(estimator.PipelineProfile(p).domains, 1);
+  EXPECT_EQ(estimator.Profile(p, 4, 4).domains, 4);
+}
+
 // The two doors give one answer, over plans drawn at random.
 TEST(Estimator, QuickAndItemisedAgree) {
   std::mt19937 random(7);
@@ -106,6 +145,7 @@ TEST(Estimator, QuickAndItemisedAgree) {
       p.micro_batch_size = pick({1, 2, 3});
       p.zero = pick({0, 1, 2, 3});
       p.zero_shard = p.zero > 0 ? pick({0, 0, 2}) : 0;
+      p.order = pick({0, 0, 1}) ? RankOrder::kPipelineInside : RankOrder::kDataInside;
       const auto choices = RecomputeChoices(model);
       p.recompute = choices[random() % choices.size()];
       if (p.recompute.granularity == RecomputeGranularity::kFull) {

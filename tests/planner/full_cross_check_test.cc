@@ -21,7 +21,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
   const auto pick = [&](std::initializer_list<int> values) {
     return *(values.begin() + random() % values.size());
   };
-  int compared = 0, contended = 0, calm = 0;
+  int compared = 0, placed_otherwise = 0, contended = 0, calm = 0;
   for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl"}) {
     const ModelConfig model = PresetModel(name);
     const std::vector<Recompute> choices = RecomputeChoices(model);
@@ -46,6 +46,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         p.data = gpus / (p.tensor * p.context * p.pipeline);
         p.expert = pick({1, 1, 2, 4, 8});
         p.zero = pick({0, 1, 1, 2, 3});
+        p.order = pick({0, 0, 1}) ? RankOrder::kPipelineInside : RankOrder::kDataInside;
         p.recompute = choices[random() % choices.size()];
         training.global_batch_size = std::int64_t{8} * p.data;
         if (CheckPlan(model, training, cluster.gpu(), gpus, p)) continue;
@@ -63,10 +64,14 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         const int plane = gpus / p.pipeline;
         const CollectiveCalibration& calibration = estimator.calibration().collective;
         ++compared;
+        std::vector<int> gpu_of_rank;
+        for (int rank = 0; rank < gpus; ++rank) gpu_of_rank.push_back(int(GpuOf(p, rank)));
+        placed_otherwise += p.placed_otherwise();
 
         // Every collective at its price: each task of each rank as in the folded step.
-        const FullSimulation priced(graph, cluster, calibration,
-                                    {.plane = plane, .share_links = false});
+        const FullSimulation priced(
+            graph, cluster, calibration,
+            {.plane = plane, .gpu_of_rank = gpu_of_rank, .share_links = false});
         const FullStep step = priced.Run();
         EXPECT_EQ(step.tasks, std::int64_t(graph.size()) * plane) << what;
         double worst = 0;
@@ -85,7 +90,9 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         }
 
         // On links: never faster, and slower only where some collective was held up.
-        const FullStep shared = FullSimulation(graph, cluster, calibration, {.plane = plane}).Run();
+        const FullStep shared = FullSimulation(graph, cluster, calibration,
+                                               {.plane = plane, .gpu_of_rank = gpu_of_rank})
+                                    .Run();
         const double difference = shared.makespan / folded.makespan - 1;
         std::int64_t delayed = 0;
         for (const Contention& contention : shared.contention) delayed += contention.delayed;
@@ -106,6 +113,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
     }
   }
   EXPECT_GT(compared, 250);
+  EXPECT_GT(placed_otherwise, 30);
   EXPECT_GT(contended, 30);
   EXPECT_GT(calm, 30);
 }

@@ -28,14 +28,19 @@ struct Brute {
 
 // Every assignment of every knob, one after the other, through the checks and Itemise alone.
 void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recomputes,
-                 bool all_schedules, const std::function<void(const Estimate&)>& visit) {
+                 bool all_schedules, bool all_orders,
+                 const std::function<void(const Estimate&)>& visit) {
   const ModelConfig& model = estimator.model();
   const TrainingConfig& training = estimator.training();
   const Cluster& cluster = estimator.cluster();
   const int gpus = cluster.gpus();
   ParallelConfig p;
   const auto consider = [&] {
-    if (!CheckPlan(model, training, cluster.gpu(), gpus, p)) visit(estimator.Itemise(p));
+    for (const RankOrder order : {RankOrder::kDataInside, RankOrder::kPipelineInside}) {
+      p.order = order;
+      if (order == RankOrder::kPipelineInside && (!all_orders || !p.placed_otherwise())) continue;
+      if (!CheckPlan(model, training, cluster.gpu(), gpus, p)) visit(estimator.Itemise(p));
+    }
   };
   const std::vector<int> degrees = DivisorsOf(gpus);
   for (int t : degrees)
@@ -86,14 +91,14 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
 }
 
 Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-                 double margin, bool all_schedules) {
+                 double margin, bool all_schedules, bool all_orders) {
   Brute brute;
   const Estimator estimator(model, training, cluster);
   std::vector<Recompute> recomputes = RecomputeChoices(model);
   for (int n = 1; n < model.num_layers; ++n) {
     recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
   }
-  ForEachPlan(estimator, recomputes, all_schedules, [&](const Estimate& e) {
+  ForEachPlan(estimator, recomputes, all_schedules, all_orders, [&](const Estimate& e) {
     const RankedPlan plan{e.plan, e.step, e.peak};
     if (e.peak <= (1 - margin) * e.capacity) brute.fitting.push_back(plan);
     if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
@@ -118,7 +123,7 @@ struct Case {
   ModelConfig model;
   int gpus;
   Bytes memory;
-  bool all_schedules = false;
+  bool all_schedules = false, all_orders = false;
 };
 
 TEST(Search, EqualsBruteForceOnSmallSpaces) {
@@ -136,6 +141,8 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       {"every schedule, tight", five, 8, Bytes(1.95 * 1073741824), true},
       {"tight experts", TinyMoe(), 8, Bytes(2.3 * 1073741824)},
       {"hopeless", four, 8, 1_GiB},
+      {"every order", four, 16, 80_GiB, false, true},
+      {"every order of experts, tight", TinyMoe(), 8, Bytes(2.3 * 1073741824), false, true},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -145,7 +152,7 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
     config.gpu.hbm_capacity = c.memory;
     const Cluster cluster(config);
     const TrainingConfig training{.global_batch_size = 24, .seq_length = 4096};
-    const Brute brute = BruteForce(c.model, training, cluster, 0.05, c.all_schedules);
+    const Brute brute = BruteForce(c.model, training, cluster, 0.05, c.all_schedules, c.all_orders);
     SearchOptions options;
     std::string schedules;
     options.threads = 2;
@@ -154,6 +161,7 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       for (const auto& name : TrainingScheduleNames()) schedules += "|" + std::string(name.name);
       options.filter.Require("schedule=" + schedules.substr(1));
     }
+    if (c.all_orders) options.filter.Require("order=tp-cp-ep-dp-pp|tp-cp-ep-pp-dp");
     options.split_layers = false;
     const SearchResult result = Search(c.model, training, cluster, options);
     options.split_layers = true;
@@ -239,7 +247,7 @@ TEST(Search, MemoryRejectionsEqualBruteForce) {
 
     std::array<OutOfMemory, kMemoryItems> brute;
     const std::vector<Recompute> recomputes = {{}, {.granularity = RecomputeGranularity::kFull}};
-    ForEachPlan(estimator, recomputes, false, [&](const Estimate& e) {
+    ForEachPlan(estimator, recomputes, false, false, [&](const Estimate& e) {
       const ParallelConfig& p = e.plan;
       const int ranks = p.data * p.context;
       if (ranks == 1 && p.zero > 0) return;  // nothing to shard over: one plan of four

@@ -345,6 +345,7 @@ class RandomJobs {
     p.micro_batch_size = OneOf({1, 2});
     p.zero = OneOf({0, 1, 1, 2, 3});
     p.zero_shard = p.zero > 0 && Coin() ? std::max(1, p.data * p.context / 2) : 0;
+    p.order = Coin() ? RankOrder::kPipelineInside : RankOrder::kDataInside;
     Recompute& r = p.recompute;
     r.granularity = OneOf({RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
                            RecomputeGranularity::kFull});

@@ -68,7 +68,7 @@ TEST(EstimateText, LayersOfEachStage) {
   EXPECT_EQ(LayersText({20, 20, 20, 20}), "20");
   std::vector<int> uneven(16, 8);
   uneven.front() = uneven.back() = 7;
-  EXPECT_EQ(LayersText(uneven), "7, 14 x 8, 7 (uneven)");
+  EXPECT_EQ(LayersText(uneven), "7,14x8,7 (uneven)");
   // 126 layers over 16 stages.
   EXPECT_EQ(LayersPerStage(PresetModel("llama-3.1-405b"), {.pipeline = 16}), uneven);
 }
@@ -117,7 +117,7 @@ TEST(PlanText, TableMarksLayersThatAreNotEven) {
             "layers\n"
             "1  4 on  2 16   1    1            10.0 s      1,103      496  50.1%  55.0%  70.0  -\n"
             "2  4 on  2 16   1    1    0.0%    10.0 s      1,103      496  50.1%  55.0%  70.0  "
-            "3, 5\n");
+            "3,5\n");
 }
 
 TEST(PlanText, TableRanksByTheSimulation) {
