@@ -224,7 +224,12 @@ Json ToJson(const SensitivityAnswer& answer, const ModelConfig& model) {
   }
   return {{"step", kSensitivityStep},
           {"estimate_step_time_s", answer.now.step.value},
-          {"resources", std::move(resources)}};
+          {"resources", std::move(resources)},
+          {"options", ToArray(answer.options, [&](const OptionSensitivity& option) {
+             return Json{{"flag", option.flag},
+                         {"time_per_token_change", answer.Change(option)},
+                         {"best", plan(option.best)}};
+           })}};
 }
 
 Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {

@@ -21,6 +21,30 @@ std::string Meaning(const std::string& name) {
   return name;
 }
 
+// Those that save something; the others by name.
+std::string OptionsText(const SensitivityAnswer& answer, const Style& style) {
+  constexpr double kLeast = 0.0005;
+  TextTable table;
+  table.Column("", Align::kLeft);
+  table.Column("time a token");
+  table.Column("best plan with it", Align::kLeft);
+  std::string others;
+  bool any = false;
+  for (const OptionSensitivity& option : answer.options) {
+    if (-answer.Change(option) < kLeast) {
+      others += fmt::format("{}{}", others.empty() ? "" : ", ", option.flag);
+      continue;
+    }
+    any = true;
+    table.Row({option.flag, fmt::format("{:+.1f}%", 100 * answer.Change(option)),
+               BriefName(option.best->plan)});
+  }
+  std::string text = Bold("What another option would buy", style) + '\n';
+  if (any) text += table.Text(style);
+  if (!others.empty()) text += Wrapped("Nothing: " + others + '.', style.width, 2) + '\n';
+  return text;
+}
+
 }  // namespace
 
 std::string SensitivityText(const SensitivityAnswer& answer, const Style& style) {
@@ -55,7 +79,7 @@ std::string SensitivityText(const SensitivityAnswer& answer, const Style& style)
   return Bold("What a tenth more of each resource would buy", style) +
          fmt::format(" (step of the best plan, searched again; now {} by the estimate)\n",
                      FormatSeconds(answer.now.step)) +
-         table.Text(style);
+         table.Text(style) + '\n' + OptionsText(answer, style);
 }
 
 }  // namespace millwright

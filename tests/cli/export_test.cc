@@ -164,7 +164,9 @@ TEST(SensitivityFlag, IsATableAndJson) {
   EXPECT_THAT(text.out,
               HasSubstr("\nWhat a tenth more of each resource would buy (step of the best "
                         "plan, searched again; now "));
+  EXPECT_THAT(text.out, HasSubstr("\nWhat another option would buy\n--precision fp8 "));
   const Json json = Json::parse(RunCommand("plan --json" + rest).out);
+  EXPECT_LT(json["sensitivity"]["options"][0]["time_per_token_change"], -0.1);
   // The same sum in another order.
   EXPECT_DOUBLE_EQ(json["sensitivity"]["estimate_step_time_s"].get<double>(),
                    json["step_time_s"].get<double>());

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "core/model_presets.h"
 #include "topologies/what_if.h"
 
@@ -49,6 +52,43 @@ TEST(Sensitivity, IsASearchWithOneThingChanged) {
   EXPECT_EQ(first.name, "flops");
   EXPECT_LT(first.more->step, 0.95 * answer->now.step);
   EXPECT_GT(first.more->step, answer->now.step / 1.1001);
+}
+
+TEST(Sensitivity, OptionsAreSearchesToo) {
+  const Job job = SmallJob();
+  const auto answer = FindSensitivity(job, {.threads = 1});
+  ASSERT_TRUE(answer);
+  double before = -1;
+  std::set<std::string> seen;
+  for (const OptionSensitivity& option : answer->options) {
+    SCOPED_TRACE(option.flag);
+    EXPECT_TRUE(seen.insert(option.flag).second);
+    EXPECT_GE(answer->Change(option), before);
+    before = answer->Change(option);
+    TrainingConfig training = job.training;
+    if (option.flag == "--precision fp8") {
+      training.precision = Precision::kFp8;
+    } else if (option.flag == "--tp-comm-overlap") {
+      training.tp_comm_overlap = true;
+    } else if (option.flag == "--global-batch 128") {
+      training.global_batch_size = 128;
+    } else {
+      continue;
+    }
+    const SearchResult result =
+        Search(job.model, training, Cluster(job.cluster), {.top = 1, .threads = 1});
+    EXPECT_EQ(result.plans.front().plan, option.best->plan);
+    // Of a token.
+    EXPECT_DOUBLE_EQ(
+        answer->Change(option),
+        result.plans.front().step * 64.0 / double(training.global_batch_size) / answer->now.step -
+            1);
+  }
+  EXPECT_TRUE(seen.contains("--precision fp8"));
+  EXPECT_TRUE(seen.contains("--global-batch 128"));
+  EXPECT_FALSE(seen.contains("--precision nvfp4"));      // not on H100
+  EXPECT_FALSE(seen.contains("--expert-overlap"));       // nor experts
+  EXPECT_FALSE(seen.contains("--overlap-grad-reduce"));  // on already
 }
 
 TEST(Sensitivity, LeavesOutWhatThereIsNot) {
