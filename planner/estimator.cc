@@ -569,25 +569,41 @@ void PipelineTerms::AddState(Stage& stage, const ParallelConfig& plan, const Dat
   optimizer_ = std::max(optimizer_, 2 * estimator_.scalar_sum() + optimizer);
 }
 
-Seconds PipelineTerms::Exposed(Seconds communication, Seconds window, bool overlapped) const {
-  if (!overlapped) return communication;
-  const OverlapCalibration& o = estimator_.calibration().overlap;
-  // Compute goes on, slowed by the collective, until the window is over.
-  const Seconds slowed = o.dp_exposed * communication;
-  return slowed + std::max(Seconds(0), communication - slowed - o.dp_window * window);
-}
-
 Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) const {
   const TrainingConfig& training = estimator_.training();
-  // What ZeRO-2 adds to every micro-batch is counted there; the last hides under less.  Only the
-  // backward pass itself is taken as cover, not what is recomputed in it, so that recomputing more
-  // never makes a step faster.
+  // What ZeRO-2 adds to every micro-batch is counted there; the last hides under less.
   const Seconds counted = zero_ == 2 ? cost.sharding : Seconds(0);
-  return std::max(Seconds(0), Exposed(stage.grad_sync + stage.replica_sync, cost.plain_backward,
-                                      training.overlap_grad_reduce) -
-                                  counted) +
-         stage.tied_sync + stage.copies_sync + stage.tensor_sums +
-         Exposed(stage.param_sync, cost.forward, training.overlap_param_gather);
+  // Of 1F1B and interleaved, gradients hide under what is recomputed too: of one chunk, so that
+  // recomputing more never makes a step faster.
+  const bool closed = zero_ <= 1 && forms_ == nullptr;
+  const Seconds again = closed ? cost.backward - cost.plain_backward : Seconds(0);
+  const double chunks = closed ? virtual_stages_ : 1;
+  Seconds gradients = stage.grad_sync + stage.replica_sync, parameters = stage.param_sync;
+  if (training.overlap_grad_reduce) {
+    gradients = Overlapped(gradients, chunks, cost.plain_backward, again, true);
+  }
+  if (training.overlap_param_gather) {
+    parameters = Overlapped(parameters, chunks, cost.forward, Seconds(0), false);
+  }
+  return std::max(Seconds(0), gradients - counted) + stage.tied_sync + stage.copies_sync +
+         stage.tensor_sums + parameters;
+}
+
+// What `communication` of parameters or gradients costs where it goes under passes of a rank with
+// so many chunks.  Compute goes on, slowed by it.  The chunk that is first or last in a step has
+// its own pass, and `again` of it, to hide under, the others have as many as there are ranks.
+// `slows_all`: gradients of every chunk slow compute; later chunks' parameters come while the rank
+// waits for a first micro-batch.
+Seconds PipelineTerms::Overlapped(Seconds communication, double chunks, Seconds pass, Seconds again,
+                                  bool slows_all) const {
+  const OverlapCalibration& o = estimator_.calibration().overlap;
+  const double own = 1 / chunks;
+  const Seconds slowed = o.dp_exposed * communication, left = communication - slowed;
+  const Seconds window = o.dp_window * (pass + own * again);
+  const Seconds others =
+      slows_all ? left - ranks_ * o.dp_window * pass : communication - ranks_ * pass;
+  return (slows_all ? 1 : own) * slowed + own * std::max(Seconds(0), left - window) +
+         (1 - own) * std::max(Seconds(0), others);
 }
 
 // Of several ranks of one content, what any of them may hold.
@@ -671,8 +687,10 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
   if (ask == Ask::kTimeAndMemory) SetMemory(stage, s, recompute, cost);
 
   if (zero_ == 2) {
-    cost.sharding = Exposed(stage.grad_sync, cost.forward + cost.backward,
-                            estimator_.training().overlap_grad_reduce);
+    const bool overlapped = estimator_.training().overlap_grad_reduce;
+    cost.sharding =
+        overlapped ? Overlapped(stage.grad_sync, 1, cost.forward + cost.backward, Seconds(0), true)
+                   : stage.grad_sync;
   }
   if (zero_ == 3) {
     const TrainingConfig& training = estimator_.training();

@@ -282,7 +282,8 @@ class PipelineTerms {
   void FinishPasses(const Stage& stage, StageCost& cost) const;
   Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;
   Seconds ExposedData(const Stage& stage, const StageCost& cost) const;
-  Seconds Exposed(Seconds communication, Seconds window, bool overlapped) const;
+  Seconds Overlapped(Seconds communication, double chunks, Seconds pass, Seconds again,
+                     bool slows_all) const;
   void AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups);
 
   const Estimator& estimator_;

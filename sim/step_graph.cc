@@ -231,6 +231,7 @@ class Builder {
   }
 
   // ZeRO-1, 2: parameters come bucket by bucket, in the order in which layers need them.
+  // Not overlapped, all of a rank's come before its first pass.
   void GatherParameters(int rank) {
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
       if (schedule_.rank_of_stage[std::size_t(stage)] != rank) continue;
@@ -256,7 +257,12 @@ class Builder {
         parameters = 0;
         first = i + 1;
       }
-      if (!spec_.overlap_gather) std::fill(gathers.begin(), gathers.end(), last_gather_);
+    }
+    if (spec_.overlap_gather) return;
+    for (int stage = 0; stage < schedule_.stages(); ++stage) {
+      if (schedule_.rank_of_stage[std::size_t(stage)] != rank) continue;
+      std::vector<TaskId>& gathers = layer_gather_[std::size_t(stage)];
+      std::fill(gathers.begin(), gathers.end(), last_gather_);
     }
   }
 

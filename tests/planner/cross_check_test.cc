@@ -92,15 +92,12 @@ std::vector<Comparison> Compare() {
 TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
   const std::vector<Comparison> all = Compare();
   EXPECT_GT(all.size(), 300U);
-  int closed = 0, within = 0;
+  int closed = 0;
   for (const Comparison& c : all) {
-    // Schedules with a closed form: 96% of them within 2% of time, but for what the estimate leaves
-    // to bounds (a short step's data-parallel tail, of which the simulation hides some under what
-    // is recomputed; kinds of layers unevenly spread over stages).
+    // Schedules with a closed form.
     if (c.even && c.zero <= 1) {
       ++closed;
-      within += std::abs(c.time) <= 0.02;
-      EXPECT_LT(std::abs(c.time), 0.06) << c.what;
+      EXPECT_LT(std::abs(c.time), 0.02) << c.what;
       EXPECT_LT(std::abs(c.memory), 0.03) << c.what;
     } else if (c.zero <= 1) {
       // Uneven chunks: fitted (cost_models/pipeline.h).
@@ -114,7 +111,6 @@ TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
     }
   }
   EXPECT_GT(closed, 150);
-  EXPECT_GE(within, closed * 96 / 100);
 }
 
 // The other schedules, whose step the estimate has from their orders, over plans drawn at random.
