@@ -526,7 +526,7 @@ TEST(Explain, ZeroOverOneRankIsStillAPlan) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(
       outcome.out,
-      StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 layers(17, 15) dp1 mbs4 zero1 at best, "));
+      StartsWith("tp=8,pp=2,dp=1,zero=1,vpp=1: tp8 pp2 layers(17,15) dp1 mbs4 zero1 at best, "));
 }
 
 TEST(Explain, PlanThatDoesNotFit) {
