@@ -8,7 +8,7 @@
 // Nothing about which degree belongs where is built in.  Schedules are 1F1B and interleaved, which
 // every framework with pipelines has, or those that the filter requires.  ZeRO-2 and 3 go with 1F1B
 // and interleaved, and with other schedules where the framework has both: there the estimate is up
-// to 7% from the simulation, of how much of their communication in every pass is hidden
+// to 8% from the simulation, of how much of their communication in every pass is hidden
 // (tests/planner).
 //
 // Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,

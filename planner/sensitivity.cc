@@ -30,7 +30,7 @@ std::vector<Option> OptionsOf(const Job& job) {
   const auto add = [&](std::string flag, const auto& change) {
     TrainingConfig changed = now;
     change(changed);
-    if (changed != now) options.push_back({std::move(flag), std::move(changed)});
+    if (changed != now) options.push_back({std::move(flag), changed});
   };
   for (const auto& precision : PrecisionNames()) {
     if (!LowPrecision(precision.value) || !(job.cluster.gpu.peak(precision.value).value > 0)) {
@@ -88,11 +88,11 @@ std::optional<SensitivityAnswer> FindSensitivity(
   std::stable_sort(answer.resources.begin(), answer.resources.end(),
                    [&](const Sensitivity& a, const Sensitivity& b) { return saved(a) > saved(b); });
 
-  for (Option& option : OptionsOf(job)) {
+  for (const Option& option : OptionsOf(job)) {
     if (progress) progress(option.flag);
     Job changed = job;
-    changed.training = std::move(option.training);
-    answer.options.push_back({.flag = std::move(option.flag),
+    changed.training = option.training;
+    answer.options.push_back({.flag = option.flag,
                               .best = Best(changed, job.cluster, quick),
                               .batch = double(changed.training.global_batch_size) /
                                        double(job.training.global_batch_size)});
