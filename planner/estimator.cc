@@ -599,7 +599,7 @@ Seconds PipelineTerms::Overlapped(Seconds communication, double chunks, Seconds 
   const OverlapCalibration& o = estimator_.calibration().overlap;
   const double own = 1 / chunks;
   const Seconds slowed = o.dp_exposed * communication, left = communication - slowed;
-  const Seconds window = o.dp_window * (pass + own * again);
+  const Seconds window = o.dp_window * pass + own * again;
   const Seconds others =
       slows_all ? left - ranks_ * o.dp_window * pass : communication - ranks_ * pass;
   return (slows_all ? 1 : own) * slowed + own * std::max(Seconds(0), left - window) +

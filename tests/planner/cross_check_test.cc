@@ -92,14 +92,12 @@ std::vector<Comparison> Compare() {
 TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
   const std::vector<Comparison> all = Compare();
   EXPECT_GT(all.size(), 300U);
-  int closed = 0, beyond = 0;
+  int closed = 0;
   for (const Comparison& c : all) {
-    // Schedules with a closed form: one plan, a short step that sums gradients whole (ZeRO 0) under
-    // what is recomputed, is 2.2% off.
+    // Schedules with a closed form.
     if (c.even && c.zero <= 1) {
       ++closed;
-      beyond += std::abs(c.time) > 0.02;
-      EXPECT_LT(std::abs(c.time), 0.022) << c.what;
+      EXPECT_LT(std::abs(c.time), 0.02) << c.what;
       EXPECT_LT(std::abs(c.memory), 0.03) << c.what;
     } else if (c.zero <= 1) {
       // Uneven chunks: fitted (cost_models/pipeline.h).
@@ -113,7 +111,6 @@ TEST(CrossCheck, EstimateAndFoldedSimulationAgree) {
     }
   }
   EXPECT_GT(closed, 150);
-  EXPECT_LE(beyond, 1);
 }
 
 // The other schedules, whose step the estimate has from their orders, over plans drawn at random.
