@@ -59,7 +59,7 @@ AttentionShape ShapeOf(const Operator& op, const ModelConfig& model) {
 
 }  // namespace
 
-std::string KernelOf(Activation activation, bool gated) {
+std::string KernelOf(Activation activation, bool gated, bool weighted) {
   std::string name;
   switch (activation) {
     case Activation::kSilu:
@@ -75,7 +75,7 @@ std::string KernelOf(Activation activation, bool gated) {
       name = "squared relu";
       break;
   }
-  return gated ? name + " gated" : name;
+  return name + (gated ? " gated" : "") + (weighted ? " weighted" : "");
 }
 
 std::string KernelOf(Normalization normalization, bool of_heads) {
@@ -109,7 +109,8 @@ std::vector<KernelUse> KernelsOf(const Operator& op, const ModelConfig& model) {
   }
   if (name == "qk norm") return {{KernelOf(model.normalization, true), op.bytes}};
   if (name == "activation") {
-    return {{KernelOf(model.activation, model.gated_linear_unit), op.bytes}};
+    const bool of_experts = (op.modules & Mask(RecomputeModule::kMoeAct)) != 0;
+    return {{KernelOf(model.activation, model.gated_linear_unit, of_experts), op.bytes}};
   }
   if (name == "attention residual" || name == "mlp residual") {
     const bool biased =

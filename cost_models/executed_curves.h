@@ -55,8 +55,9 @@ struct ExecutedCurves {
 ExecutedCurves ExecutedCurvesOf(const GpuCurves& curves, const ExecutedAs& how,
                                 const ModelConfig& model);
 
-// "silu gated": the kernel of a model's activation; "layernorm", "rmsnorm of heads": of its norms.
-std::string KernelOf(Activation activation, bool gated);
+// "silu gated": the kernel of a model's activation, "silu gated weighted" of its experts';
+// "layernorm", "rmsnorm of heads": of its norms.
+std::string KernelOf(Activation activation, bool gated, bool weighted = false);
 std::string KernelOf(Normalization normalization, bool of_heads);
 
 // What an operator runs that is bound by memory: all of it, or what there is beside its product.

@@ -398,6 +398,7 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
     layer.largest_gradient = std::max(layer.largest_gradient, gradient);
   }
   layer.input = LayerInputBytes(operators);
+  layer.held_for_weights = HeldForWeights(operators);
   layer.launch_wait = LaunchWait(layer.forward, layer.backward, context.calibration.host);
   layer.forward += layer.launch_wait.forward;
   layer.backward += layer.launch_wait.backward;

@@ -80,6 +80,7 @@ struct LayerCost {
   Seconds backward_weight, split_more;
   std::vector<SavedTensor> saved;
   Bytes input;             // what full recomputation keeps
+  Bytes held_for_weights;  // HeldForWeights
   Bytes largest_gradient;  // most gradient bytes alive at once in backward, beside the saved
 
   PassTime Recomputed(ModuleMask modules) const;  // forward time of what is run again

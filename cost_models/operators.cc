@@ -82,6 +82,13 @@ class LayerBuilder {
     return op;
   }
 
+  // Of the GEMM just added, whose input has so many elements that no operator before it holds too.
+  // The gradient of its output is kept as wide as the input.
+  void HeldForWeight(double input, double width) {
+    Operator& op = back();
+    op.held_for_weight = Bytes(width * (input + op.m * op.n * op.groups));
+  }
+
   // Entry to a tensor-parallel block: with sequence parallelism gather `width` elements a token
   // and scatter their gradient; without, only the gradient is all-reduced.
   void Gather(std::string_view name, double width, ModuleMask modules = 0) {
@@ -155,9 +162,10 @@ class LayerBuilder {
   void LatentQueryKeyValue();
   void Core(LayerKind kind, double heads, double groups, double qk_head, double v_head);
   // fc1, activation, fc2 on `tokens` rows, inner size `inner` on this rank, `groups` experts.
-  // Where `gathered`, the input was gathered over tensor ranks and is gathered again for wgrad.
-  void TwoLinears(double tokens, double inner, double groups, bool gathered, ModuleMask modules,
-                  ModuleMask product_modules);
+  // Where `gathered`, the input was gathered over tensor ranks and is gathered again for wgrad;
+  // `input`: its elements that fc1 alone holds.
+  void TwoLinears(double tokens, double inner, double groups, bool gathered, double input,
+                  ModuleMask modules, ModuleMask product_modules);
 
   const ModelConfig& model_;
   const LayerShape& shape_;
@@ -187,6 +195,7 @@ void LayerBuilder::Attention(LayerKind kind) {
   }
   const double width = heads * (model_.latent ? double(model_.mla.v_head_dim) : e);
   Operator& output = Gemm("attention output", tokens_, h_, width);
+  HeldForWeight(tokens_ * width, input_width_);
   if (input_width_ < kWidth) {  // beside what the attention core keeps in BF16
     output.saved.push_back(
         {.name = "quantised attention output", .bytes = Bytes(input_width_ * tokens_ * width)});
@@ -202,13 +211,15 @@ void LayerBuilder::QueryKeyValue() {
   const double groups = std::max(1.0, model_.num_query_groups / t_);  // replicated beyond t = g
   Gather("qkv gather", h_);
   Gemm("qkv", tokens_, (heads + 2 * groups) * e, h_);
+  HeldForWeight(sharded_tokens_ * h_, input_width_);
   RegatherForWgrad("qkv wgrad gather", h_);
   if (model_.qk_layernorm) {
     Operator& op = MemoryBound("qk norm", 2 * kWidth * tokens_ * (heads + groups) * e);
     op.saved.push_back(
         {.name = "qk norm input", .bytes = Bytes(kWidth * tokens_ * (heads + groups) * e)});
+    const double statistics = model_.normalization == Normalization::kRmsNorm ? 4 : 8;
     op.saved.push_back({.name = "qk norm statistics",
-                        .bytes = Bytes(4 * tokens_ * (heads + groups)),
+                        .bytes = Bytes(statistics * tokens_ * (heads + groups)),
                         .statistic = true});
   }
   if (model_.position_embedding == PositionEmbedding::kRope) {
@@ -225,6 +236,7 @@ void LayerBuilder::LatentQueryKeyValue() {
   const double down = double(a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim);
   const double latents = double(a.q_lora_rank + a.kv_lora_rank);
   Gemm("mla down", sharded_tokens_, down, h_);
+  HeldForWeight(sharded_tokens_ * h_, input_width_);
   Operator& norm = MemoryBound("latent norm", 2 * kWidth * sharded_tokens_ * latents);
   norm.saved.push_back({.name = "latents", .bytes = Bytes(kWidth * sharded_tokens_ * down)});
   norm.saved.push_back(
@@ -234,14 +246,17 @@ void LayerBuilder::LatentQueryKeyValue() {
   if (a.q_lora_rank > 0) {
     Gather("latent gather", down, kMlaUpProj);
     Gemm("q up", tokens_, heads * qk, double(a.q_lora_rank), kMlaUpProj);
+    HeldForWeight(sharded_tokens_ * double(a.q_lora_rank), input_width_);
   } else {
     Gather("q gather", h_);
     Gemm("q projection", tokens_, heads * qk, h_);
+    HeldForWeight(0, input_width_);  // the input of the down-projection
     RegatherForWgrad("q wgrad gather", h_);
     Gather("latent gather", down, kMlaUpProj);
   }
   Gemm("kv up", tokens_, heads * double(a.qk_nope_head_dim + a.v_head_dim), double(a.kv_lora_rank),
        kMlaUpProj);
+  HeldForWeight(sharded_tokens_ * double(a.kv_lora_rank), input_width_);
   RegatherForWgrad("latent wgrad gather", latents);
   // Rope on the queries' and the shared key's rotary part, and the key assembled a head.
   MemoryBound("rope", 2 * kWidth * tokens_ * (heads * double(a.qk_rope_head_dim) + heads * qk),
@@ -320,15 +335,18 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
                 kCoreAttn);
   }
   if (ulysses) {
+    // Backward exchanges the output again beside its gradient, since only the exchanged one is kept
+    // (AttnFuncWithCPAndQKVOA2A of Transformer Engine's context_parallel.py).
     Operator& out = Add("ulysses output all-to-all", OperatorKind::kCollective);
     out.group = GroupKind::kContext;
     out.payload = Bytes(output_bytes);
+    out.backward_repeats = 2;
     out.forward_collective = out.backward_collective = CollectiveKind::kAllToAll;
   }
 }
 
 void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool gathered,
-                              ModuleMask modules, ModuleMask product_modules) {
+                              double input, ModuleMask modules, ModuleMask product_modules) {
   const double fc1_width = (model_.gated_linear_unit ? 2 : 1) * inner;
   const auto linear = [&](std::string_view name, double n, double k) -> Operator& {
     Operator& op = Gemm(name, tokens / groups, n, k, modules);
@@ -337,6 +355,7 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool g
     return op;
   };
   linear("fc1", fc1_width, h_);
+  HeldForWeight(input, input_width_);
   if (gathered) RegatherForWgrad("fc1 wgrad gather", h_);
   Operator& act = MemoryBound("activation", kWidth * tokens * (fc1_width + inner),
                               ModuleMask(modules | product_modules));
@@ -353,12 +372,13 @@ void LayerBuilder::TwoLinears(double tokens, double inner, double groups, bool g
     MemoryBound("fp8 activation store", (kWidth + 1) * tokens * fc1_width, modules);
   }
   linear("fc2", h_, inner);
+  HeldForWeight(tokens * inner, input_width_);
 }
 
 void LayerBuilder::DenseMlp() {
   Norm("pre-mlp norm", !model_.parallel_residual, false, true, true);
   Gather("mlp gather", h_, kMlp);
-  TwoLinears(tokens_, double(model_.ffn_hidden_size) / t_, 1, true, kMlp, 0);
+  TwoLinears(tokens_, double(model_.ffn_hidden_size) / t_, 1, true, sharded_tokens_ * h_, kMlp, 0);
   Reduce("mlp reduce", kMlp);
   if (model_.post_layer_norms) Norm("post-mlp norm", true, false, false);
   Residual("mlp residual");
@@ -376,11 +396,12 @@ void LayerBuilder::MoeMlp() {
   Norm("pre-mlp norm", !model_.parallel_residual, false, true);
   Operator& router = Gemm("router", own, moe.num_experts, h_, kMoe);
   router.low_precision = false;
+  router.held_for_weight = Bytes(kWidth * own * h_ + 4 * own * moe.num_experts);
   router.saved.push_back(
       {.name = "router logits", .bytes = Bytes(4 * own * moe.num_experts), .modules = kMoe});
   if (moe.shared_expert_ffn_hidden_size > 0) {
     Gather("shared expert gather", h_, kMoe);
-    TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, true, kMoe, 0);
+    TwoLinears(tokens_, double(moe.shared_expert_ffn_hidden_size) / t_, 1, true, 0, kMoe, 0);
     Reduce("shared expert reduce", kMoe);
   }
   Add("expert token counts", OperatorKind::kHost, kMoe).waits_for_experts = local_experts;
@@ -399,7 +420,8 @@ void LayerBuilder::MoeMlp() {
     gather.backward_collective = CollectiveKind::kReduceScatter;
   }
   const int first = last() + 1;
-  TwoLinears(routed, double(moe.ffn_hidden_size) / x, local_experts, false, kMoe, kMoeAct);
+  TwoLinears(routed, double(moe.ffn_hidden_size) / x, local_experts, false, routed * h_, kMoe,
+             kMoeAct);
   operators_[first].saved.push_back(
       {.name = "permuted tokens", .bytes = Bytes(input_width_ * routed * h_), .modules = kMoe});
   if (x > 1) {
@@ -498,6 +520,7 @@ std::vector<Operator> HeadOperators(const ModelConfig& model, const LayerShape& 
   builder.Gather("head gather", h);
   const double vocabulary = double(PaddedVocabulary(model.vocab_size, shape.tensor)) / shape.tensor;
   builder.Gemm("output head", builder.tokens(), vocabulary, h).low_precision = false;
+  builder.HeldForWeight(builder.sharded_tokens() * h, kWidth);
   builder.RegatherForWgrad("head wgrad gather", h);
   const double logits = builder.tokens() * vocabulary;
   // 12 bytes of HBM traffic a logit and pass.
@@ -523,6 +546,7 @@ std::vector<Operator> MtpOperators(const ModelConfig& model, const LayerShape& s
   builder.Norm("mtp embedding norm", true, false, true);
   builder.Gather("mtp gather", 2 * h);
   builder.Gemm("mtp projection", builder.tokens(), h / shape.tensor, 2 * h);
+  builder.HeldForWeight(builder.sharded_tokens() * 2 * h, kWidth);
   builder.RegatherForWgrad("mtp wgrad gather", 2 * h);
   builder.Gather("mtp output gather", h);
   return builder.Take();
@@ -551,6 +575,12 @@ Bytes LayerInputBytes(const std::vector<Operator>& operators) {
       if (s.layer_input) sum += s.bytes;
     }
   }
+  return sum;
+}
+
+Bytes HeldForWeights(const std::vector<Operator>& operators) {
+  Bytes sum;
+  for (const Operator& op : operators) sum += op.held_for_weight;
   return sum;
 }
 

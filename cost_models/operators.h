@@ -67,6 +67,9 @@ struct Operator {
   // GEMMs: forward m x n x k, `groups` of them; low_precision ones run in the training precision.
   double m = 0, n = 0, k = 0, groups = 1;
   bool low_precision = true;
+  // What its weight gradient needs where that comes later: of its input what no operator before it
+  // holds too, as it is kept, and the gradient of its output.
+  Bytes held_for_weight;
 
   // Attention core.  Score elements a rank computes, causal mask and window honoured, summed over
   // heads; head sizes of the two products; the whole rectangle for the "full" FLOP convention.
@@ -90,7 +93,7 @@ struct Operator {
   CollectiveKind backward_collective = CollectiveKind::kAllReduce;
   Bytes payload;
   int repeats = 1;              // ring exchanges: context - 1
-  double backward_repeats = 1;  // of each forward transfer
+  double backward_repeats = 1;  // of each forward transfer; of an exchange, tensors as large
   bool beside_gemm = true;      // can be split and overlapped with a GEMM (tp_comm_overlap)
   int hidden_under = -1;  // index of the GEMM whose dgrad or the attention whose passes hide it
 
@@ -121,6 +124,9 @@ std::int64_t PaddedVocabulary(std::int64_t vocab_size, int tensor);
 Bytes SavedBytes(const std::vector<Operator>& operators, ModuleMask recomputed = 0,
                  bool with_statistics = true);
 Bytes LayerInputBytes(const std::vector<Operator>& operators);
+// Bytes kept between the two passes of a split backward, whatever is recomputed: what the products'
+// weight gradients need.
+Bytes HeldForWeights(const std::vector<Operator>& operators);
 
 struct StepFlops {
   Flops model;     // forward and backward of every layer, head

@@ -158,6 +158,7 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
                    .weight = layer.backward_weight,
                    .split_more = layer.split_more,
                    .saved = layer.Saved(0),
+                   .waiting = layer.held_for_weights,
                    .working_set = layer.largest_gradient};
     switch (recompute.granularity) {
       case RecomputeGranularity::kNone:
@@ -338,12 +339,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   costs.head_backward = head.backward;
   costs.head_weight = head.backward_weight;
   costs.head_split_more = head.split_more;
-  for (const Operator& op : head_operators) {
-    // The weight gradient needs the input and the gradient of the logits.
-    if (op.kind == OperatorKind::kGemm) {
-      costs.head_waiting += Bytes(kParameterWidth * op.m * (op.n + op.k));
-    }
-  }
+  costs.head_waiting = head.held_for_weights;
   costs.head_saved = head.Saved(0);
   costs.head_working_set = head.largest_gradient;
   costs.head_parameters = parameters(HeadWeights(model_));
@@ -355,7 +351,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     costs.head_backward += modules * (head.backward + mtp.backward);
     costs.head_weight += modules * (head.backward_weight + mtp.backward_weight);
     costs.head_split_more += modules * (head.split_more + mtp.split_more);
-    costs.head_waiting += modules * costs.head_waiting;
+    costs.head_waiting += modules * (head.held_for_weights + mtp.held_for_weights);
     costs.head_saved += modules * (head.Saved(0) + mtp.Saved(0));
     costs.head_parameters += modules * parameters(MtpWeights(model_));
     costs.head_partial += modules * partial(MtpWeights(model_));
@@ -608,14 +604,22 @@ Seconds PipelineTerms::Overlapped(Seconds communication, double chunks, Seconds 
 
 // Of several ranks of one content, what any of them may hold.
 void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const {
+  using Working = ChunksHeld::Working;
   const StageContent& content = *stage.content;
   stage.held.clear();
-  const auto add = [&](std::span<const double> chunks, double at_head, double head_waiting) {
-    Held held{.layers = std::vector<double>(content.layers.size()),
-              .at_head = std::max(0.0, at_head - 1),
-              .head_waiting = head_waiting};
+  const auto add = [&](std::span<const double> chunks, std::span<const double> waiting,
+                       double at_head, double head_waiting, ChunksHeld::Working working) {
+    const std::vector<double> none(content.layers.size());
+    Held held{.layers = none,
+              .waiting = none,
+              .at_head = working == Working::kHead ? std::max(0.0, at_head - 1) : at_head,
+              .head_waiting = head_waiting,
+              .working = working};
     for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) {
-      for (int kind : content.chunks[chunk]) held.layers[std::size_t(kind)] += chunks[chunk];
+      for (int kind : content.chunks[chunk]) {
+        held.layers[std::size_t(kind)] += chunks[chunk];
+        if (!waiting.empty()) held.waiting[std::size_t(kind)] += waiting[chunk];
+      }
     }
     // The first of a model's chunks has its embedding: with two copies that of the second may be
     // this rank's last.
@@ -624,41 +628,40 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
   };
   const std::int64_t micro_batches = std::int64_t(micro_batches_);
   if (forms_ != nullptr) {
-    std::vector<double> chunks;
+    const auto in_flight = [&](std::vector<double> chunks) {
+      for (double& chunk : chunks) chunk = forms_->InFlight(chunk, micro_batches_);
+      return chunks;
+    };
     for (int rank : ranks) {
       for (const ChunksHeld& held : forms_->Held(rank)) {
-        chunks.clear();
-        for (double chunk : held.chunks) chunks.push_back(forms_->InFlight(chunk, micro_batches_));
-        add(chunks, forms_->InFlight(held.at_head, micro_batches_), held.head_waiting);
+        add(in_flight(held.chunks), in_flight(held.waiting),
+            forms_->InFlight(held.at_head, micro_batches_), held.head_waiting, held.working);
       }
     }
   } else if (virtual_stages_ == 1) {
     const double in_flight = InFlight1F1B(ranks.front());  // the first of them has most
-    add({&in_flight, 1}, 0, 0);
+    add({&in_flight, 1}, {}, 0, 0, Working::kHead);
   } else {
     add(ChunksHeldAtPeak(int(ranks_), micro_batches, int(virtual_stages_), ranks.front(), content),
-        0, 0);
+        {}, 0, 0, Working::kHead);
   }
 }
 
 // Where only some layers of a kind are recomputed, all chunks are taken to hold their share.
 Bytes PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
-                                   const RecomputeTerms& recompute) const {
-  Bytes most;
-  for (const Held& held : stage.held) {
-    Bytes saved = held.embedding * stage.embedding_saved + held.at_head * stage.head_saved +
-                  held.head_waiting * shape_.head_waiting;
-    for (std::size_t k = 0; k < held.layers.size(); ++k) {
-      const int layers = stage.content->layers[k];
-      if (layers == 0) continue;
-      const int treated = recompute.Treated(*stage.content, s, k);
-      const double share = double(treated) / layers;
-      saved += held.layers[k] * share * recompute.treated[k].saved;
-      if (treated < layers) saved += held.layers[k] * (1 - share) * recompute.rest[k].saved;
-    }
-    most = std::max(most, saved);
+                                   const RecomputeTerms& recompute, const Held& held) const {
+  Bytes saved = held.embedding * stage.embedding_saved + held.at_head * stage.head_saved +
+                held.head_waiting * shape_.head_waiting;
+  for (std::size_t k = 0; k < held.layers.size(); ++k) {
+    const int layers = stage.content->layers[k];
+    if (layers == 0) continue;
+    const int treated = recompute.Treated(*stage.content, s, k);
+    const double share = double(treated) / layers;
+    saved += held.layers[k] * share * recompute.treated[k].saved;
+    if (treated < layers) saved += held.layers[k] * (1 - share) * recompute.rest[k].saved;
+    saved += held.waiting[k] * recompute.treated[k].waiting;  // as of the rest
   }
-  return most;
+  return saved;
 }
 
 PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const RecomputeTerms& recompute,
@@ -709,14 +712,22 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
 
 void PipelineTerms::SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
                               StageCost& cost) const {
-  cost.activations = ActivationsOf(stage, s, recompute);
   // The head's tensors are gone before the layers' backward begins: whichever is larger.
   const Bytes at_head = stage.head_saved + stage.head_working_set;
-  cost.head_is_peak = at_head > cost.layer_working_set;
-  cost.peak =
-      (stage.fixed_allocated + cost.activations + std::max(at_head, cost.layer_working_set)) *
-          (1 + slack_) +
-      stage.overhead;
+  Bytes most;
+  for (const Held& held : stage.held) {
+    const bool in_backward = held.working != ChunksHeld::Working::kNone;
+    const bool head =
+        held.working == ChunksHeld::Working::kHead && at_head > cost.layer_working_set;
+    const Bytes kept = ActivationsOf(stage, s, recompute, held);
+    const Bytes peak = in_backward ? kept + (head ? at_head : cost.layer_working_set) : kept;
+    if (peak <= most) continue;
+    most = peak;
+    cost.activations = kept;
+    cost.in_backward = in_backward;
+    cost.head_is_peak = head;
+  }
+  cost.peak = (stage.fixed_allocated + most) * (1 + slack_) + stage.overhead;
 }
 
 // What a schedule that is not 1F1B asks of a rank besides.
@@ -857,6 +868,14 @@ MemoryItem PipelineTerms::LargestFloorItem() const {
       ->fixed.largest();
 }
 
+void PipelineTerms::GivePeak(const Stage& stage, const StageCost& cost, StageMemory& memory) {
+  memory[MemoryItem::kActivations] = cost.activations;
+  if (!cost.in_backward) return;
+  memory[MemoryItem::kWorkingSet] =
+      cost.head_is_peak ? stage.head_working_set : cost.layer_working_set;
+  if (cost.head_is_peak) memory[MemoryItem::kLogits] = stage.head_saved;
+}
+
 MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
   Bytes peak;
   MemoryItem item = MemoryItem::kWeights;
@@ -865,10 +884,7 @@ MemoryItem PipelineTerms::LargestItem(const RecomputeTerms& recompute) const {
     if (cost.peak <= peak) continue;
     peak = cost.peak;
     StageMemory memory = stages_[s].fixed;
-    memory[MemoryItem::kActivations] = cost.activations;
-    memory[MemoryItem::kWorkingSet] =
-        cost.head_is_peak ? stages_[s].head_working_set : cost.layer_working_set;
-    if (cost.head_is_peak) memory[MemoryItem::kLogits] = stages_[s].head_saved;
+    GivePeak(stages_[s], cost, memory);
     item = memory.largest();
   }
   return item;
@@ -928,13 +944,9 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
       memory = at_rank.fixed;
       memory.stage = rank;
       SetInFlight(at_rank, {&rank, 1});
-      memory[MemoryItem::kActivations] = ActivationsOf(at_rank, s, recompute);
-      if (costs[s].head_is_peak) {
-        memory[MemoryItem::kLogits] = at_rank.head_saved;
-        memory[MemoryItem::kWorkingSet] = at_rank.head_working_set;
-      } else {
-        memory[MemoryItem::kWorkingSet] = costs[s].layer_working_set;
-      }
+      StageCost cost = costs[s];
+      SetMemory(at_rank, s, recompute, cost);
+      GivePeak(at_rank, cost, memory);
       memory[MemoryItem::kAllocatorSlack] =
           slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);
     }

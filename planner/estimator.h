@@ -85,6 +85,7 @@ struct TreatedLayer {
   // once.
   Seconds pair, pair_ends;
   Bytes saved;        // a micro-batch in flight keeps this
+  Bytes waiting;      // and this once only its weight gradients are to come
   Bytes working_set;  // alive beside it while this layer is in backward
 };
 
@@ -99,7 +100,7 @@ struct ShapeCosts {
   Bytes head_saved;                      // logits, loss, norms: of the one micro-batch at the head
   Bytes head_working_set;
   Seconds head_weight, head_split_more;  // as of a TreatedLayer
-  Bytes head_waiting;                    // a micro-batch whose weight gradient waits keeps this
+  Bytes head_waiting;                    // a micro-batch keeps this until its weight gradient
   Bytes boundary;                        // what one micro-batch passes from stage to stage
   Bytes sent;         //   and what of it a rank sends: less where tensor ranks cut it among them
   Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
@@ -222,10 +223,12 @@ class PipelineTerms {
  private:
   // What is in flight on a rank at one time.
   struct Held {
-    std::vector<double> layers;  // of each kind: layers x micro-batches
-    double embedding = 0;        // micro-batches that passed it
-    double at_head = 0;          // between the head and its backward, beyond one
-    double head_waiting = 0;     // that wait for the head's weight gradient
+    // Of each kind, layers x micro-batches: until their input gradients, and until the weights'.
+    std::vector<double> layers, waiting;
+    double embedding = 0;     // micro-batches that passed it
+    double at_head = 0;       // between the head and its backward, beyond the one that begins it
+    double head_waiting = 0;  // that wait for the head's weight gradient
+    ChunksHeld::Working working = ChunksHeld::Working::kHead;
   };
   struct Stage {
     const StageContent* content = nullptr;
@@ -251,8 +254,9 @@ class PipelineTerms {
     Seconds sharding;  // what ZeRO-2 and 3 add to one micro-batch
     Bytes activations, layer_working_set;
     Bytes peak;
-    bool head_is_peak = false;
-    Seconds split_more;  // of backward
+    bool in_backward = true;    // the peak: with a working set
+    bool head_is_peak = false;  //   which is the head's
+    Seconds split_more;         // of backward
     Seconds total() const { return forward + backward + sharding; }
   };
   struct Makespan {
@@ -280,7 +284,10 @@ class PipelineTerms {
   void SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
                  StageCost& cost) const;
   void FinishPasses(const Stage& stage, StageCost& cost) const;
-  Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute) const;
+  Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
+                      const Held& held) const;
+  // The items of that peak.
+  static void GivePeak(const Stage& stage, const StageCost& cost, StageMemory& memory);
   Seconds ExposedData(const Stage& stage, const StageCost& cost) const;
   Seconds Overlapped(Seconds communication, double chunks, Seconds pass, Seconds again,
                      bool slows_all) const;

@@ -613,14 +613,14 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
           PassesOf(operators, paths, context, shape, pass == 0 ? plan.recompute : Recompute{});
       const TreatedLayer& t = pass == 0 ? treated[k] : untreated[k];
       layer.saved = t.saved;
-      layer.held_for_weight = t.saved;  // inputs of the GEMMs: nearly all of it
+      layer.held_for_weight = t.waiting;
       layer.working_set = t.working_set;
       spec.kinds.push_back(std::move(layer));
     }
   }
   const std::vector<Operator> embedding = EmbeddingOperators(model, shape, training);
   spec.embedding = PassesOf(embedding, paths, context, shape, {});
-  spec.embedding.saved = spec.embedding.held_for_weight = costs.embedding_saved;
+  spec.embedding.saved = costs.embedding_saved;
   const std::vector<Operator> head = HeadOperators(model, shape, training);
   spec.head = PassesOf(head, paths, context, shape, {});
   for (int module = 0; module < model.mtp_num_layers; ++module) {
@@ -634,13 +634,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     }
   }
   spec.head.saved = costs.head_saved;
-  for (const Operator& op : head) {
-    // The head's weight gradient needs its input and the gradient of the logits.
-    if (op.kind == OperatorKind::kGemm) {
-      spec.head.held_for_weight =
-          (1.0 + model.mtp_num_layers) * Bytes(kParameterWidth * op.m * (op.n + op.k));
-    }
-  }
+  spec.head.held_for_weight = costs.head_waiting;
   spec.head.working_set = costs.head_working_set;
 
   // Stages, in the order in which a micro-batch passes them.

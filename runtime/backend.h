@@ -94,7 +94,8 @@ class Backend {
 
   const std::vector<ExecutedCall>& calls() const { return calls_; }
   void ForgetCalls() { calls_.clear(); }
-  // Bytes of all tensors together, at most so far.
+  // Bytes of all tensors together, now and at most so far.
+  std::int64_t used_bytes() const { return used_; }
   std::int64_t peak_bytes() const { return peak_; }
 
  protected:

@@ -82,10 +82,10 @@ Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) 
   return arrived;
 }
 
-void ContextAttention::Attend(const Unit& unit, Saved& saved) {
+Tensor ContextAttention::Attend(const Unit& unit, Saved& saved) {
   const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t rows = saved.q.rows(), key_rows = saved.k.rows();
-  Tensor output = Tensor::Zeros(backend_, rows, saved.q.cols(), Element::kSum);
+  Tensor accumulated = Tensor::Zeros(backend_, rows, saved.q.cols(), Element::kSum);
   Tensor sum = Tensor::Zeros(backend_, rows, layout.heads, Element::kSum);
   Tensor maximum(backend_, rows, layout.heads, Element::kSum);
   backend_.Run(compute::Fill{.to = maximum, .value = -std::numeric_limits<double>::infinity()});
@@ -96,7 +96,7 @@ void ContextAttention::Attend(const Unit& unit, Saved& saved) {
                                       .v = v,
                                       .query_positions = queries,
                                       .key_positions = keys,
-                                      .output = output,
+                                      .output = accumulated,
                                       .maximum = maximum,
                                       .sum = sum});
   };
@@ -115,22 +115,24 @@ void ContextAttention::Attend(const Unit& unit, Saved& saved) {
     // Ulysses has exchanged heads for the whole sequence.
     attend(saved.k, saved.v, sequence_, sequence_);
   }
-  saved.attended = Tensor(backend_, rows, saved.q.cols());
+  Tensor output(backend_, rows, saved.q.cols());
   saved.log_sum = Tensor(backend_, rows, layout.heads, Element::kSum);
   backend_.Run(compute::FinishAttention{.layout = layout,
-                                        .accumulated = output,
+                                        .accumulated = accumulated,
                                         .maximum = maximum,
                                         .sum = sum,
-                                        .output = saved.attended,
+                                        .output = output,
                                         .log_sum = saved.log_sum});
+  return output;
 }
 
-void ContextAttention::AttendBackward(const Unit& unit, ConstView doutput, Saved& saved) {
+void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstView doutput,
+                                      Saved& saved) {
   const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t key_rows = saved.k.rows();
   Tensor row_sums(backend_, saved.q.rows(), layout.heads, Element::kSum);
   backend_.Run(compute::AttentionRowSums{
-      .layout = layout, .output = saved.attended, .doutput = doutput, .sums = row_sums});
+      .layout = layout, .output = output, .doutput = doutput, .sums = row_sums});
   saved.dq = Tensor::Zeros(backend_, saved.q.rows(), saved.q.cols());
   saved.dk = Tensor::Zeros(backend_, key_rows, saved.k.cols());
   saved.dv = Tensor::Zeros(backend_, key_rows, saved.v.cols());
@@ -210,11 +212,12 @@ Tensor ContextAttention::SumSpread(ConstView heads) {
 // Between them a block lies as all rows of one tensor's c-th of columns, tensor after tensor.
 
 std::vector<Tensor> ContextAttention::TokensToHeads(const Operator& op,
-                                                    std::span<const ConstView> tensors) {
+                                                    std::span<const ConstView> tensors,
+                                                    double payloads) {
   const std::int64_t c = groups_.context.ranks, sequences = workload_.parallel.micro_batch_size;
   std::int64_t elements = 0, at = 0;
   for (const ConstView& rows : tensors) elements += rows.size();
-  MILLWRIGHT_CHECK(double(elements) * kActivationWidth == op.payload.value);
+  MILLWRIGHT_CHECK(double(elements) * kActivationWidth == payloads * op.payload.value);
   Tensor out(backend_, 1, elements), in(backend_, 1, elements);
   for (std::int64_t to = 0; to < c; ++to) {
     for (const ConstView& rows : tensors) {

@@ -24,12 +24,14 @@ class ContextAttention {
   const std::vector<std::int32_t>& positions() const { return host_positions_; }
   ConstView device_positions() const { return positions_[std::size_t(groups_.place.context)]; }
 
-  // From q, k and v to `attended` and `log_sum`; from the gradient of `attended` to dq, dk and dv.
-  void Attend(const Unit& unit, Saved& saved);
-  void AttendBackward(const Unit& unit, ConstView doutput, Saved& saved);
+  // From q, k and v to the output and `log_sum`; from output and its gradient to dq, dk and dv.
+  Tensor Attend(const Unit& unit, Saved& saved);
+  void AttendBackward(const Unit& unit, ConstView output, ConstView doutput, Saved& saved);
 
-  // Ulysses: a c-th of the tokens and all heads -> all tokens and a c-th of the heads, and back.
-  std::vector<Tensor> TokensToHeads(const Operator& op, std::span<const ConstView> tensors);
+  // Ulysses: a c-th of the tokens and all heads -> all tokens and a c-th of the heads, and back;
+  // the tensors together are so many of the operator's payloads.
+  std::vector<Tensor> TokensToHeads(const Operator& op, std::span<const ConstView> tensors,
+                                    double payloads = 1);
   std::vector<Tensor> HeadsToTokens(const Operator& op, std::span<const ConstView> tensors);
   // Each KV head as often as context ranks need it, where there are fewer than ranks; and the sum
   // of the copies' gradients.

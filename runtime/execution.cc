@@ -121,7 +121,7 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
       if (sharded(*unit)) steps.push_back({unit, 0, Part::kGather});
       forward(unit, Part::kForward);
       if (sharded(*unit)) steps.push_back({unit, 0, Part::kForget});
-      if (unit->recomputed || unit->recomputes != 0) steps.push_back({unit, 0, Part::kDrop});
+      steps.push_back({unit, 0, Part::kKept});
     }
     return steps;
   }
@@ -141,7 +141,7 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
                    : pass.kind == PassKind::kBackwardInput ? Part::kInput
                                                            : Part::kWeight);
     if (needs_weights) steps.push_back({unit, 0, Part::kForget});
-    if (completes) steps.push_back({unit, 0, Part::kEnd});
+    steps.push_back({unit, 0, completes ? Part::kEnd : Part::kKept});
     if (completes && reduces_each_pass(*unit)) steps.push_back({unit, 0, Part::kReduce});
   }
   return steps;
@@ -204,11 +204,19 @@ void Execution::TakeStep(Run& run) {
     case Part::kReduce:
       ReduceShard(unit);
       return;
-    case Part::kDrop:
-      operators_.Drop(unit, saved_[key]);
+    case Part::kKept: {
+      Saved& kept = saved_[key];
+      if (run.state.pass.kind == PassKind::kForward) {
+        operators_.DropComputedAgain(unit, kept);
+      } else {
+        operators_.DropAllButForWeights(kept);
+      }
+      if (watch_) watch_(unit, run.state.pass, kept);
       return;
+    }
     case Part::kEnd:
       saved_.erase(key);
+      if (watch_) watch_(unit, run.state.pass, {});
       return;
     case Part::kForward:
     case Part::kRecompute:
@@ -245,7 +253,7 @@ void Execution::TakeStep(Run& run) {
          case Part::kGather:
          case Part::kForget:
          case Part::kReduce:
-         case Part::kDrop:
+         case Part::kKept:
          case Part::kEnd:
            return;
        }

@@ -76,6 +76,11 @@ class Execution {
                          std::span<const double> gradients)>;
   void ForEachTensor(const Visit& visit) const;
 
+  // Called where a pass is through a layer, the embedding or the head, with what stays of it; of
+  // the last pass with nothing.
+  using Watch = std::function<void(const Unit&, const Pass&, const Saved&)>;
+  void WatchKept(Watch watch) { watch_ = std::move(watch); }
+
   // Of the last step; waits until it is done.
   const std::vector<ExecutedOperator>& operators();
   const std::vector<ExecutedCall>& calls() const { return backend_.calls(); }
@@ -92,8 +97,8 @@ class Execution {
     kGather,  // ZeRO-3: the layer's parameters,
     kForget,  //   and give them back
     kReduce,  // ZeRO-2, 3: the layer's gradients
-    kDrop,    // what of the activations is computed again
-    kEnd,     // all activations
+    kKept,    // of the activations only what is kept until another pass
+    kEnd,     // none of them
   };
   struct Step {
     Unit* unit = nullptr;
@@ -148,6 +153,7 @@ class Execution {
   std::size_t timed_ = 0;                                       // of these have their times
   std::vector<std::pair<Backend::Mark, Backend::Mark>> marks_;  // of these
   Backend::Mark begin_ = 0;
+  Watch watch_;
   int updates_ = 0;
 };
 

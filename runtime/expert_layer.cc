@@ -9,6 +9,8 @@
 namespace millwright {
 namespace {
 
+constexpr const char* kWeights = "expert weights";
+
 std::int64_t Sum(std::span<const std::int64_t> values) {
   return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
@@ -97,15 +99,18 @@ Tensor ExpertLayer::Permute(ConstView x, SavedExperts& saved) {
   for (double expert : chosen) ++own[std::size_t(expert)];
   std::vector<std::int64_t> next(experts);  // slot of each expert's next row
   std::exclusive_scan(own.begin(), own.end(), next.begin(), std::int64_t{0});
-  std::vector<std::int32_t> slots, tokens(chosen.size());
+  std::vector<std::int32_t> slots, tokens(chosen.size()), copies(chosen.size());
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     const std::int64_t slot = next[std::size_t(chosen[i])]++;
     slots.push_back(std::int32_t(slot));
     tokens[std::size_t(slot)] = std::int32_t(std::int64_t(i) / topk);
+    copies[std::size_t(slot)] = std::int32_t(i);
   }
   routes.slots = Indices(slots, topk);
   routes.tokens = Indices(tokens);
+  routes.copies = Indices(copies);
   PlanArrivals(CountsOfAll(own), routes);
+  SendWeights(saved);
   Tensor rows(backend_, routes.tokens.rows(), hidden());
   backend_.Run(compute::Embed{.table = x, .ids = routes.tokens, .y = rows});
   return rows;
@@ -162,31 +167,76 @@ void ExpertLayer::PlanArrivals(std::span<const std::int64_t> counts, Routes& rou
   routes.unsorted = Indices(unsorted);
 }
 
-Tensor ExpertLayer::PermuteBackward(ConstView drows, const SavedExperts& saved) {
+void ExpertLayer::SendWeights(SavedExperts& saved) {
+  const Routes& routes = saved.routes;
+  const Tensor of_tokens = std::move(saved.routes.weights);
+  Tensor weights(backend_, of_tokens.size(), 1, Element::kSum);
+  backend_.Run(compute::Embed{
+      .table = of_tokens.view().Shaped(of_tokens.size(), 1), .ids = routes.copies, .y = weights});
+  if (groups_.expert.ranks > 1) weights = Dispatch(kWeights, weights, saved);
+  if (groups_.expert_tensor.ranks > 1) weights = Gather(kWeights, weights, saved);
+  saved.row_weights = Taken(std::move(weights), routes.sorted);
+  std::vector<std::int32_t> numbers(std::size_t(saved.row_weights.rows()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  saved.row_numbers = Indices(numbers);
+}
+
+void ExpertLayer::ReturnWeightGradients(SavedExperts& saved) {
+  const Routes& routes = saved.routes;
+  Tensor gradients = Taken(std::move(saved.drow_weights), routes.unsorted);
+  if (groups_.expert_tensor.ranks > 1) gradients = Scatter(kWeights, std::move(gradients), saved);
+  if (groups_.expert.ranks > 1) gradients = Combine(kWeights, gradients, saved);
+  saved.dweights = Tensor(backend_, routes.slots.rows(), routes.slots.cols(), Element::kSum);
+  backend_.Run(compute::Embed{.table = gradients,
+                              .ids = routes.slots,
+                              .y = saved.dweights.view().Shaped(saved.dweights.size(), 1)});
+}
+
+Tensor ExpertLayer::Weighted(ConstView activated, const SavedExperts& saved) {
+  Tensor y(backend_, activated.rows, activated.cols);
+  if (y.empty()) return y;
+  backend_.Run(compute::CombineRows{
+      .rows = activated, .slots = saved.row_numbers, .weights = saved.row_weights, .y = y});
+  return y;
+}
+
+Tensor ExpertLayer::WeightedBackward(ConstView dy, ConstView activated, SavedExperts& saved) {
+  Tensor dx(backend_, dy.rows, dy.cols);
+  Tensor dweights(backend_, dy.rows, 1, Element::kSum);
+  if (!dx.empty()) {
+    backend_.Run(compute::CombineRowsGradient{.dy = dy,
+                                              .rows = activated,
+                                              .slots = saved.row_numbers,
+                                              .weights = saved.row_weights,
+                                              .drows = dx,
+                                              .dweights = dweights});
+  }
+  if (saved.drow_weights.empty()) {
+    saved.drow_weights = std::move(dweights);
+  } else {
+    backend_.Run(compute::Add{.from = dweights, .to = saved.drow_weights});
+  }
+  return dx;
+}
+
+Tensor ExpertLayer::PermuteBackward(ConstView drows, SavedExperts& saved) {
+  ReturnWeightGradients(saved);
   Tensor dx(backend_, saved.routes.slots.rows(), hidden());
   backend_.Run(
       compute::CombineRows{.rows = drows, .slots = saved.routes.slots, .weights = {}, .y = dx});
   return dx;
 }
 
-Tensor ExpertLayer::Unpermute(Tensor rows, SavedExperts& saved) {
-  saved.output = std::move(rows);
+Tensor ExpertLayer::Unpermute(ConstView rows, const SavedExperts& saved) {
   Tensor y(backend_, saved.routes.slots.rows(), hidden());
-  backend_.Run(compute::CombineRows{
-      .rows = saved.output, .slots = saved.routes.slots, .weights = saved.routes.weights, .y = y});
+  backend_.Run(
+      compute::CombineRows{.rows = rows, .slots = saved.routes.slots, .weights = {}, .y = y});
   return y;
 }
 
-Tensor ExpertLayer::UnpermuteBackward(ConstView dy, SavedExperts& saved) {
-  Tensor drows(backend_, saved.output.rows(), hidden());
-  saved.dweights =
-      Tensor(backend_, saved.routes.slots.rows(), saved.routes.slots.cols(), Element::kSum);
-  backend_.Run(compute::CombineRowsGradient{.dy = dy,
-                                            .rows = saved.output,
-                                            .slots = saved.routes.slots,
-                                            .weights = saved.routes.weights,
-                                            .drows = drows,
-                                            .dweights = saved.dweights});
+Tensor ExpertLayer::UnpermuteBackward(ConstView dy, const SavedExperts& saved) {
+  Tensor drows(backend_, saved.routes.tokens.rows(), hidden());
+  backend_.Run(compute::Embed{.table = dy, .ids = saved.routes.tokens, .y = drows});
   return drows;
 }
 
@@ -203,17 +253,17 @@ RoutedRows ExpertLayer::Count(const SavedExperts& saved) const {
 
 Tensor ExpertLayer::Dispatch(std::string_view name, ConstView rows, const SavedExperts& saved) {
   const Routes& routes = saved.routes;
-  Tensor arrived(backend_, Sum(routes.received), hidden());
-  backend_.AllToAll(name, groups_.expert, rows, Times(routes.sent, hidden()), arrived,
-                    Times(routes.received, hidden()));
+  Tensor arrived(backend_, Sum(routes.received), rows.cols, rows.element);
+  backend_.AllToAll(name, groups_.expert, rows, Times(routes.sent, rows.cols), arrived,
+                    Times(routes.received, rows.cols));
   return arrived;
 }
 
 Tensor ExpertLayer::Combine(std::string_view name, ConstView rows, const SavedExperts& saved) {
   const Routes& routes = saved.routes;
-  Tensor back(backend_, Sum(routes.sent), hidden());
-  backend_.AllToAll(name, groups_.expert, rows, Times(routes.received, hidden()), back,
-                    Times(routes.sent, hidden()));
+  Tensor back(backend_, Sum(routes.sent), rows.cols, rows.element);
+  backend_.AllToAll(name, groups_.expert, rows, Times(routes.received, rows.cols), back,
+                    Times(routes.sent, rows.cols));
   return back;
 }
 
@@ -221,10 +271,10 @@ Tensor ExpertLayer::Gather(std::string_view name, ConstView rows, const SavedExp
   const std::vector<std::int64_t>& of_rank = saved.routes.gathered;
   const std::int64_t before =
       Sum(std::span(of_rank).first(std::size_t(groups_.place.expert_tensor)));
-  Tensor all(backend_, Sum(of_rank), hidden());
+  Tensor all(backend_, Sum(of_rank), rows.cols, rows.element);
   backend_.Run(compute::Copy{.from = rows, .to = all.view().Rows(before, rows.rows)});
   backend_.Collective(name, CollectiveKind::kAllGather, groups_.expert_tensor, all,
-                      Times(of_rank, hidden()));
+                      Times(of_rank, rows.cols));
   return all;
 }
 
@@ -232,7 +282,7 @@ Tensor ExpertLayer::Scatter(std::string_view name, Tensor rows, const SavedExper
   const std::vector<std::int64_t>& of_rank = saved.routes.gathered;
   const auto own = std::size_t(groups_.place.expert_tensor);
   backend_.Collective(name, CollectiveKind::kReduceScatter, groups_.expert_tensor, rows,
-                      Times(of_rank, hidden()));
+                      Times(of_rank, rows.cols()));
   return Tensor::CopyOf(backend_,
                         rows.view().Rows(Sum(std::span(of_rank).first(own)), of_rank[own]));
 }
@@ -242,7 +292,7 @@ Tensor ExpertLayer::Scatter(std::string_view name, Tensor rows, const SavedExper
 // Row i of the result is row ids[i].
 Tensor ExpertLayer::Taken(Tensor rows, ConstView ids) {
   if (ids.empty()) return rows;
-  Tensor taken(backend_, rows.rows(), rows.cols());
+  Tensor taken(backend_, rows.rows(), rows.cols(), rows.view().element);
   backend_.Run(compute::Embed{.table = rows, .ids = ids, .y = taken});
   return taken;
 }
@@ -310,21 +360,46 @@ void ExpertLayer::Fc1Weights(Unit& unit, const SavedExperts& saved) {
   WeightGradients(unit, "expert_fc1", "expert_fc1_bias", saved.dfc1, saved.input, saved.routes);
 }
 
-// The bias of a product in parts is added by one of the expert-tensor ranks, before the sum.
+Tensor ExpertLayer::OutputBiases(const Unit& unit, const SavedExperts& saved) {
+  std::vector<std::int32_t> experts;
+  ForExperts(saved.routes, [&](std::int64_t expert, std::int64_t, std::int64_t rows) {
+    experts.insert(experts.end(), std::size_t(rows), std::int32_t(expert));
+  });
+  Tensor biases(backend_, std::int64_t(experts.size()), hidden());
+  if (biases.empty()) return biases;
+  backend_.Run(
+      compute::Embed{.table = unit.weight("expert_fc2_bias").Shaped(local_experts(), hidden()),
+                     .ids = Indices(experts),
+                     .y = biases});
+  return biases;
+}
+
 Tensor ExpertLayer::Fc2(const Unit& unit, const SavedExperts& saved) {
   Tensor y = Products(unit, "expert_fc2", saved.fc2_input, saved.routes);
-  if (groups_.place.expert_tensor == 0) AddBiases(unit, "expert_fc2_bias", y, saved.routes);
+  if (adds_output_bias(unit) && !y.empty()) {
+    const Tensor biases = Weighted(OutputBiases(unit, saved), saved);
+    backend_.Run(compute::Add{.from = biases, .to = y});
+  }
   return Taken(std::move(y), saved.routes.unsorted);
 }
 
 Tensor ExpertLayer::Fc2Backward(const Unit& unit, Tensor dy, SavedExperts& saved) {
   saved.dfc2 = Taken(std::move(dy), saved.routes.sorted);
+  if (adds_output_bias(unit)) {
+    WeightedBackward(saved.dfc2, OutputBiases(unit, saved), saved);
+  }
   return InputGradients(unit, "expert_fc2", saved.dfc2, saved.routes);
 }
 
 void ExpertLayer::Fc2Weights(Unit& unit, const SavedExperts& saved) {
-  WeightGradients(unit, "expert_fc2", groups_.place.expert_tensor == 0 ? "expert_fc2_bias" : "",
-                  saved.dfc2, saved.fc2_input, saved.routes);
+  WeightGradients(unit, "expert_fc2", "", saved.dfc2, saved.fc2_input, saved.routes);
+  if (!adds_output_bias(unit) || saved.dfc2.empty()) return;
+  const Tensor weighted = Weighted(saved.dfc2, saved);
+  const View dbias = unit.gradient("expert_fc2_bias").Shaped(local_experts(), hidden());
+  ForExperts(saved.routes, [&](std::int64_t expert, std::int64_t first, std::int64_t rows) {
+    backend_.Run(compute::AddColumns{.from = weighted.view().Rows(first, rows),
+                                     .to = dbias.Rows(expert, 1)});
+  });
 }
 
 }  // namespace millwright

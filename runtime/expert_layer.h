@@ -4,7 +4,10 @@
 // and the experts' MLPs.
 //
 // A token goes to the experts with the largest logits, and its output is their outputs' sum by the
-// softmax (arXiv:2401.04088, section 2.1).  No expert has a capacity and no token is dropped, so
+// softmax (arXiv:2401.04088, section 2.1).  As in Megatron-LM (TEGroupedMLP of
+// megatron/core/transformer/moe/experts.py) that is applied where an expert's activation is: what a
+// row counts goes the same way as the row ("expert weights", not charged: one number beside h), and
+// no output needs to be kept.  No expert has a capacity and no token is dropped, so
 // counts differ from rank to rank and step to step: a rank tells the others how many rows it has
 // for each expert ("expert token counts", a small all-gather where the simulated step has the host
 // wait), and then sends exactly these.  Rows of one expert lie together, and a product is one for
@@ -52,16 +55,20 @@ class ExpertLayer {
 
   // From the normed tokens to a row for each token and expert of its; what they came to.
   Tensor Permute(ConstView x, SavedExperts& saved);
-  Tensor PermuteBackward(ConstView drows, const SavedExperts& saved);
+  Tensor PermuteBackward(ConstView drows, SavedExperts& saved);
   // From what the experts made of the rows to the tokens' sums; to the gradient of each row.
-  Tensor Unpermute(Tensor rows, SavedExperts& saved);
-  Tensor UnpermuteBackward(ConstView dy, SavedExperts& saved);
+  Tensor Unpermute(ConstView rows, const SavedExperts& saved);
+  Tensor UnpermuteBackward(ConstView dy, const SavedExperts& saved);
 
   // To the expert ranks, and back; to all expert-tensor ranks, and the sum back.
   Tensor Dispatch(std::string_view name, ConstView rows, const SavedExperts& saved);
   Tensor Combine(std::string_view name, ConstView rows, const SavedExperts& saved);
   Tensor Gather(std::string_view name, ConstView rows, const SavedExperts& saved);
   Tensor Scatter(std::string_view name, Tensor rows, const SavedExperts& saved);
+
+  // What an expert's activation comes to by what each row counts; to the gradients of both.
+  Tensor Weighted(ConstView activated, const SavedExperts& saved);
+  Tensor WeightedBackward(ConstView dy, ConstView activated, SavedExperts& saved);
 
   // The MLPs; the weights' gradients after those of the inputs.
   void Fc1(const Unit& unit, Tensor rows, SavedExperts& saved);
@@ -79,6 +86,9 @@ class ExpertLayer {
   // Of every rank of the experts' group, rows for each expert.
   std::vector<std::int64_t> CountsOfAll(std::span<const std::int64_t> own);
   void PlanArrivals(std::span<const std::int64_t> counts, Routes& routes);
+  // What each row counts, to the experts that it goes to; its gradient back to the tokens' choices.
+  void SendWeights(SavedExperts& saved);
+  void ReturnWeightGradients(SavedExperts& saved);
   Tensor Indices(std::span<const std::int32_t> values, std::int64_t cols = 1);
   Tensor Taken(Tensor rows, ConstView ids);
   Tensor Products(const Unit& unit, std::string_view weight, ConstView x, const Routes& routes);
@@ -87,6 +97,11 @@ class ExpertLayer {
   void WeightGradients(Unit& unit, std::string_view weight, std::string_view bias, ConstView dy,
                        ConstView x, const Routes& routes);
   void AddBiases(const Unit& unit, std::string_view bias, View y, const Routes& routes);
+  // Of fc2, whose sum over expert-tensor ranks must have them once.
+  bool adds_output_bias(const Unit& unit) const {
+    return unit.has("expert_fc2_bias") && groups_.place.expert_tensor == 0;
+  }
+  Tensor OutputBiases(const Unit& unit, const SavedExperts& saved);  // of each row
 
   const Workload& workload_;
   const RankGroups& groups_;

@@ -251,6 +251,7 @@ Timing Measurer::Of(const RowsCase& r) {
       });
     }
     case RowKernel::kActivation: {
+      if (r.weighted) return OfWeighted(r);
       const std::int64_t inputs = (r.gated ? 2 : 1) * r.cols;
       const Tensor x = Random(r.rows, inputs), dy = Random(r.rows, r.cols);
       if (!r.backward) {
@@ -411,6 +412,36 @@ Timing Measurer::OfNorm(const RowsCase& r) {
   return Time(backward, out, Joined::kMean);
 }
 
+// An expert's activation as it is executed: weighted, and backward computed again for that.
+Timing Measurer::OfWeighted(const RowsCase& r) {
+  const std::int64_t inputs = (r.gated ? 2 : 1) * r.cols;
+  const Tensor x = Random(r.rows, inputs), dy = Random(r.rows, r.cols);
+  SavedExperts saved;
+  saved.row_weights = Random(r.rows, 1, Element::kSum);
+  std::vector<std::int32_t> numbers(std::size_t(r.rows), 0);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  saved.row_numbers = Tensor(backend_, r.rows, 1, Element::kIndex);
+  backend_.Upload(std::span<const std::int32_t>(numbers), saved.row_numbers);
+  const Workload none;
+  const RankGroups alone = GroupsOf({}, 0);
+  ExpertLayer layer(none, alone, backend_);
+  Tensor out;
+  const auto activated = [&] {
+    Tensor y = Fresh(r.rows, r.cols);
+    backend_.Run(compute::Activate{.x = x, .y = y, .activation = r.activation, .gated = r.gated});
+    return y;
+  };
+  const auto forward = [&] { out = layer.Weighted(activated(), saved); };
+  const auto backward = [&] {
+    saved.drow_weights = {};
+    const Tensor up = layer.WeightedBackward(dy, activated(), saved);
+    out = Fresh(r.rows, inputs);
+    backend_.Run(compute::ActivationGradient{
+        .dy = up, .x = x, .dx = out, .activation = r.activation, .gated = r.gated});
+  };
+  return r.backward ? Time(backward, out, Joined::kMean) : Time(forward, out, Joined::kMean);
+}
+
 // On one rank that has all experts.
 Timing Measurer::OfExperts(const RowsCase& r) {
   const std::int64_t experts = r.kernel == RowKernel::kRoute ? r.cols : r.experts;
@@ -445,15 +476,21 @@ Timing Measurer::OfExperts(const RowsCase& r) {
   const RankGroups alone = GroupsOf({}, 0);
   ExpertLayer layer(workload, alone, backend_);
   const Tensor x = Random(tokens, r.cols);
-  Tensor rows = layer.Permute(x, saved);
+  const Tensor rows = layer.Permute(x, saved);
   if (r.kernel == RowKernel::kPermute) {
-    if (!r.backward) return timed([&] { out = layer.Permute(x, saved); });
-    return timed([&] { out = layer.PermuteBackward(rows, saved); });
+    // Both take what rows count, or its gradient, with them.
+    if (!r.backward) {
+      return timed([&] {
+        saved.routes.weights = Tensor(backend_, tokens, r.topk, Element::kSum);
+        out = layer.Permute(x, saved);
+      });
+    }
+    return timed([&] {
+      saved.drow_weights = Tensor(backend_, rows.rows(), 1, Element::kSum);
+      out = layer.PermuteBackward(rows, saved);
+    });
   }
-  out = layer.Unpermute(std::move(rows), saved);
-  if (!r.backward) {
-    return timed([&] { out = layer.Unpermute(std::move(saved.output), saved); });
-  }
+  if (!r.backward) return timed([&] { out = layer.Unpermute(rows, saved); });
   return timed([&] { out = layer.UnpermuteBackward(x, saved); });
 }
 

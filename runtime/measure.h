@@ -61,6 +61,7 @@ class Measurer {
   Timing Of(const AttentionCase& attention);
   Timing Of(const RowsCase& rows);
   Timing OfNorm(const RowsCase& rows);
+  Timing OfWeighted(const RowsCase& rows);
   Timing OfExperts(const RowsCase& rows);
   Timing Of(const CollectiveCase& collective);
 

@@ -137,7 +137,7 @@ std::string NameOf(const RowsCase& rows) {
       name = "rope";
       break;
     case RowKernel::kActivation:
-      name = KernelOf(rows.activation, rows.gated);
+      name = KernelOf(rows.activation, rows.gated, rows.weighted);
       break;
     case RowKernel::kAdd:
       name = "residual_add";
@@ -311,6 +311,7 @@ std::vector<MeasuredCase> SweepCases(int ranks, bool quick, SweepOf of) {
       {.kernel = RowKernel::kRoute, .topk = 2},
       {.kernel = RowKernel::kPermute, .topk = 2},
       {.kernel = RowKernel::kUnpermute, .topk = 2},
+      {.kernel = RowKernel::kActivation, .gated = true, .weighted = true},
       {.kernel = RowKernel::kNorm, .normalization = Normalization::kLayerNorm},
       {.kernel = RowKernel::kActivation, .activation = Activation::kGelu},
       {.kernel = RowKernel::kBias},
@@ -500,7 +501,8 @@ class PlanCases {
             .rows = std::int64_t(fc1->m * fc1->groups),
             .cols = std::int64_t(fc1->n) / (model_.gated_linear_unit ? 2 : 1),
             .activation = model_.activation,
-            .gated = model_.gated_linear_unit};
+            .gated = model_.gated_linear_unit,
+            .weighted = kernel.ends_with("weighted")};
   }
 
   // Eight sizes around it, or a fit has too little.

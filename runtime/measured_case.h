@@ -61,6 +61,7 @@ struct RowsCase {
   bool of_heads = false;  // norms of queries and keys, head by head
   Activation activation = Activation::kSilu;
   bool gated = false;
+  bool weighted = false;                     // an expert's, by what each row counts
   std::int64_t head_size = 0, key_cols = 0;  // of rotary positions, whose angles heads share
   int topk = 0, experts = 0;
   bool operator==(const RowsCase&) const = default;

@@ -199,7 +199,7 @@ struct AttentionGradient {
 
 struct Embed {
   ConstView table, ids;
-  View y;
+  View y;  // of the table's kind
 };
 struct EmbeddingGradient {
   ConstView dy, ids;

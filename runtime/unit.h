@@ -101,6 +101,7 @@ struct Routes {
   Tensor chosen, weights;  // of each token, its experts and what their outputs count
   Tensor tokens;           // of each row sent, whose it is
   Tensor slots;            // of each token, the rows that are its copies
+  Tensor copies;           // of each row sent, which of all tokens' choices it is
   // Between rows as they arrive and in order of expert, empty where that is the same.
   Tensor sorted, unsorted;
 };
@@ -109,19 +110,22 @@ struct SavedExperts {
   Tensor logits;  // the router's
   Routes routes;
   Tensor shared;  // output of the shared experts
-  Tensor input, fc1, fc2_input, output;
+  Tensor input, fc1, fc2_input;
+  Tensor row_weights, row_numbers;  // of each of the experts' rows what it counts, and 0, 1, ...
   // Gradients of outputs, until the weights' are computed.
-  Tensor dlogits, dweights, dshared, dfc1, dfc2;
+  Tensor dlogits, dweights, drow_weights, dshared, dfc1, dfc2;
 };
 
-// What a forward pass leaves for the backward pass of one micro-batch and unit.  `normed` is the
-// input of the GEMM after a norm: of attention [0] (or the head) and of the MLP [1].
+// What a forward pass leaves for the backward pass of one micro-batch and unit, and of that an
+// input gradient for the weights'.  tests/runtime/kept_test.cc holds it to what the memory model
+// charges. `normed` is the input of the GEMM after a norm: of attention [0] (or the head) and of
+// the MLP [1].
 struct Saved {
   Tensor input, middle;
   std::array<Tensor, 2> normed, statistics;
   Tensor q_input, k_input, q_statistics, k_statistics;  // of norms on queries and keys
-  Tensor q, k, v, attended, log_sum;
-  Tensor attention_rows;  // of `attended` those that attention's output works on, under Ulysses
+  Tensor q, k, v, log_sum;
+  Tensor attended;  // as the product after attention works on it: under Ulysses exchanged back
   Tensor fc1, fc2_input;
   Tensor logits, labels, maximum, sum;
   SavedExperts experts;  // `fc1` and `fc2_input` are the shared experts' then

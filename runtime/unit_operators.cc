@@ -258,20 +258,20 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       return;
     }
     case OperatorCode::kAttention:
-      attention_.Attend(unit, saved);
+      flow = attention_.Attend(unit, saved);
+      if (!attention_.ulysses()) saved.attended = std::move(flow);
       return;
     case OperatorCode::kRing:  // done with the attention that it goes with
     case OperatorCode::kRingMerge:
       return;
     case OperatorCode::kUlyssesOut: {
-      const std::array<ConstView, 1> tensors{saved.attended};
-      flow = std::move(attention_.HeadsToTokens(op, tensors).front());
+      const std::array<ConstView, 1> tensors{flow};
+      saved.attended = std::move(attention_.HeadsToTokens(op, tensors).front());
+      flow = {};
       return;
     }
     case OperatorCode::kAttentionOutput:
-      if (attention_.ulysses()) saved.attention_rows = std::move(flow);
-      flow = Linear(unit, "attention_output", "",
-                    attention_.ulysses() ? saved.attention_rows : saved.attended);
+      flow = Linear(unit, "attention_output", "", saved.attended);
       return;
     case OperatorCode::kAttentionResidual:
       // The bias of a row-parallel product: after the sum over ranks, or it would be added t times.
@@ -312,7 +312,7 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       flow = {};
       return;
     case OperatorCode::kExpertActivation:
-      saved.experts.fc2_input = Activated(saved.experts.fc1);
+      saved.experts.fc2_input = experts_.Weighted(Activated(saved.experts.fc1), saved.experts);
       return;
     case OperatorCode::kExpertFc2:
       flow = experts_.Fc2(unit, saved.experts);
@@ -325,7 +325,7 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       CheckRouted(op, flow.size());
       return;
     case OperatorCode::kUnpermute: {
-      flow = experts_.Unpermute(std::move(flow), saved.experts);
+      flow = experts_.Unpermute(flow, saved.experts);
       const Tensor shared = std::move(saved.experts.shared);
       if (!shared.empty()) backend_.Run(compute::Add{.from = shared, .to = flow});
       return;
@@ -359,19 +359,22 @@ void UnitOperators::Recompute(const Unit& unit, std::size_t index, PassState& st
     state.again = {};
   }
   Forward(unit, index, state.pass, saved, state.again);
+  // Alone it is computed again for its log-sum-exp: of its output the exchanged one is kept.
+  if (code == OperatorCode::kAttention && !unit.recomputed) state.again = {};
 }
 
-void UnitOperators::Drop(const Unit& unit, Saved& saved) const {
+void UnitOperators::DropComputedAgain(const Unit& unit, Saved& saved) const {
   if (unit.recomputed) {
     Saved rest{.input = std::move(saved.input)};
     saved = std::move(rest);
     return;
   }
-  const auto drops = [&](RecomputeModule module) { return (unit.recomputes & Mask(module)) != 0; };
-  if (drops(RecomputeModule::kCoreAttn)) {
-    saved.log_sum = {};
-    if (attention_.ulysses()) saved.attended = {};  // or the input of attention's output
+  if (workload_.training.fused_swiglu && workload_.model.gated_linear_unit) {
+    saved.fc2_input = {};
+    saved.experts.fc2_input = {};
   }
+  const auto drops = [&](RecomputeModule module) { return (unit.recomputes & Mask(module)) != 0; };
+  if (drops(RecomputeModule::kCoreAttn)) saved.log_sum = {};
   if (drops(unit.is_moe() ? RecomputeModule::kMoe : RecomputeModule::kMlp)) {
     saved.fc1 = {};
     saved.fc2_input = {};
@@ -379,6 +382,32 @@ void UnitOperators::Drop(const Unit& unit, Saved& saved) const {
   }
   if (drops(RecomputeModule::kMoeAct)) saved.experts.fc2_input = {};
   if (drops(RecomputeModule::kLayerNorm)) saved.normed = {};
+}
+
+// Inputs of products and gradients of their outputs stay.
+void UnitOperators::DropAllButForWeights(Saved& saved) const {
+  for (Tensor* tensor : {&saved.input,
+                         &saved.middle,
+                         &saved.statistics[0],
+                         &saved.statistics[1],
+                         &saved.q_input,
+                         &saved.k_input,
+                         &saved.q_statistics,
+                         &saved.k_statistics,
+                         &saved.q,
+                         &saved.k,
+                         &saved.v,
+                         &saved.log_sum,
+                         &saved.fc1,
+                         &saved.logits,
+                         &saved.labels,
+                         &saved.maximum,
+                         &saved.sum,
+                         &saved.experts.logits,
+                         &saved.experts.fc1,
+                         &saved.experts.dweights}) {
+    *tensor = {};
+  }
 }
 
 // --- Backward
@@ -460,20 +489,22 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       return;
     }
     case OperatorCode::kAttention:
-      attention_.AttendBackward(unit, flow, saved);
+      attention_.AttendBackward(unit, attention_.ulysses() ? state.exchanged : saved.attended, flow,
+                                saved);
+      state.exchanged = {};
       return;
     case OperatorCode::kRing:
     case OperatorCode::kRingMerge:
       return;
     case OperatorCode::kUlyssesOut: {
-      const std::array<ConstView, 1> tensors{flow};
-      flow = std::move(attention_.TokensToHeads(op, tensors).front());
+      const std::array<ConstView, 2> tensors{saved.attended, flow};
+      std::vector<Tensor> exchanged = attention_.TokensToHeads(op, tensors, op.backward_repeats);
+      state.exchanged = std::move(exchanged[0]);
+      flow = std::move(exchanged[1]);
       return;
     }
     case OperatorCode::kAttentionOutput:
-      LinearBackward(unit, "attention_output",
-                     attention_.ulysses() ? saved.attention_rows : saved.attended, saved.dattention,
-                     part, flow);
+      LinearBackward(unit, "attention_output", saved.attended, saved.dattention, part, flow);
       return;
     case OperatorCode::kAttentionResidual:
       BiasBackward(unit, "attention_output_bias", flow);
@@ -487,6 +518,7 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       flow = ActivationBackward(flow, saved.fc1);
       return;
     case OperatorCode::kFc2:
+      if (input && saved.fc2_input.empty()) saved.fc2_input = Activated(saved.fc1);  // fused SwiGLU
       LinearBackward(unit, MlpOf(unit).fc2, saved.fc2_input, saved.dfc2, part, flow);
       return;
     case OperatorCode::kRouter:
@@ -515,9 +547,13 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       if (weight) experts_.Fc1Weights(unit, saved.experts);
       return;
     case OperatorCode::kExpertActivation:
+      flow = experts_.WeightedBackward(flow, Activated(saved.experts.fc1), saved.experts);
       flow = ActivationBackward(flow, saved.experts.fc1);
       return;
     case OperatorCode::kExpertFc2:
+      if (input && saved.experts.fc2_input.empty()) {
+        saved.experts.fc2_input = experts_.Weighted(Activated(saved.experts.fc1), saved.experts);
+      }
       if (input) flow = experts_.Fc2Backward(unit, std::move(flow), saved.experts);
       if (weight) experts_.Fc2Weights(unit, saved.experts);
       return;

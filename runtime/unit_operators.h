@@ -27,6 +27,7 @@ struct PassState {
   Tensor routed;      // that of the routed experts, while the shared ones' comes together
   Tensor again;       // activations that are computed again
   Tensor regathered;  // input of a GEMM, for its weight gradient
+  Tensor exchanged;   // attention's output by heads, under Ulysses
 };
 
 // What of a backward pass is done: the gradients of inputs and norms, those of matrices, or both.
@@ -53,8 +54,10 @@ class UnitOperators {
   }
   void Recompute(const Unit& unit, std::size_t op, PassState& state, Saved& saved);
   void Backward(Unit& unit, std::size_t op, BackwardPart part, PassState& state, Saved& saved);
-  // After a forward pass: what is computed again.
-  void Drop(const Unit& unit, Saved& saved) const;
+  // Gives back what is computed again, after a forward pass, and what weight gradients do not need,
+  // after the input gradients.
+  void DropComputedAgain(const Unit& unit, Saved& saved) const;
+  void DropAllButForWeights(Saved& saved) const;
 
  private:
   void Forward(const Unit& unit, std::size_t op, const Pass& pass, Saved& saved, Tensor& flow);

@@ -165,9 +165,10 @@ double PairsOfRank(const PipelineSchedule& schedule) {
 
 bool HoldsNoMore(const ChunksHeld& a, const ChunksHeld& b) {
   for (std::size_t i = 0; i < a.chunks.size(); ++i) {
-    if (a.chunks[i] > b.chunks[i]) return false;
+    if (a.chunks[i] > b.chunks[i] || a.waiting[i] > b.waiting[i]) return false;
   }
-  return a.at_head <= b.at_head && a.head_waiting <= b.head_waiting;
+  return a.at_head <= b.at_head && a.head_waiting <= b.head_waiting &&
+         (a.working == b.working || a.working == ChunksHeld::Working::kNone);
 }
 
 std::vector<ChunksHeld> HeldInOrder(const PipelineSchedule& schedule, int rank) {
@@ -177,12 +178,12 @@ std::vector<ChunksHeld> HeldInOrder(const PipelineSchedule& schedule, int rank) 
     if (schedule.rank_of_stage[std::size_t(s)] != rank) continue;
     chunk_of_stage[std::size_t(s)] = int(now.chunks.size());
     now.chunks.push_back(0);
+    now.waiting.push_back(0);
   }
   std::vector<ChunksHeld> most;
-  bool grown = false;
-  const auto keep = [&] {
-    if (!grown) return;
-    grown = false;
+  using Working = ChunksHeld::Working;
+  const auto note = [&](Working working) {
+    now.working = working;
     if (std::any_of(most.begin(), most.end(),
                     [&](const ChunksHeld& m) { return HoldsNoMore(now, m); })) {
       return;
@@ -190,31 +191,36 @@ std::vector<ChunksHeld> HeldInOrder(const PipelineSchedule& schedule, int rank) 
     std::erase_if(most, [&](const ChunksHeld& m) { return HoldsNoMore(m, now); });
     most.push_back(now);
   };
+  bool in_pair = false;
   for (const Pass& pass : schedule.orders[std::size_t(rank)]) {
-    double& chunk = now.chunks[std::size_t(chunk_of_stage[pass.stage])];
-    const bool head = schedule.last_of_direction(pass.stage);
+    const auto chunk = std::size_t(chunk_of_stage[pass.stage]);
+    const double head = schedule.last_of_direction(pass.stage) ? 1 : 0;
     switch (pass.kind) {
       case PassKind::kForward:
-        ++chunk;
-        now.at_head += head ? 1 : 0;
-        grown = true;
+        ++now.chunks[chunk];
+        now.at_head += head;
+        note(in_pair || pass.overlaps_next ? Working::kLayer : Working::kNone);
         break;
       case PassKind::kBackwardInput:
-        if (!head) break;
-        keep();
-        --now.at_head;
-        ++now.head_waiting;
-        grown = true;
+        note(head > 0 ? Working::kHead : Working::kLayer);
+        --now.chunks[chunk];
+        ++now.waiting[chunk];
+        now.at_head -= head;
+        now.head_waiting += head;
+        note(Working::kLayer);
         break;
       case PassKind::kBackward:
+        note(head > 0 ? Working::kHead : Working::kLayer);
+        --now.chunks[chunk];
+        now.at_head -= head;
+        break;
       case PassKind::kBackwardWeight:
-        keep();
-        --chunk;
-        if (head) --(pass.kind == PassKind::kBackward ? now.at_head : now.head_waiting);
+        --now.waiting[chunk];
+        now.head_waiting -= head;
         break;
     }
+    in_pair = pass.overlaps_next;
   }
-  keep();
   return most;
 }
 

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "core/units.h"
@@ -47,12 +48,16 @@ struct RankPassCosts {
 };
 
 // What a rank may hold at one time: of each of its chunks, in the order of their stages, the
-// micro-batches between the start of F and the end of W or BW; and of the last stage those between
-// F and the end of B or BW, which keep their logits, and those between B and the end of W, which
-// keep what the head's weight gradient needs.
+// micro-batches between the start of F and the end of B or BW, which keep all that backward needs,
+// and those between B and the end of W, which `waiting` keep what weight gradients need; and the
+// same of the last stage, for the head.
 struct ChunksHeld {
-  std::vector<double> chunks;
+  // What runs meanwhile has beside this: a forward pass nothing, a backward pass the working set of
+  // a layer, and where it begins with the head that of the larger of both.
+  enum class Working : std::uint8_t { kNone, kLayer, kHead };
+  std::vector<double> chunks, waiting;
   double at_head = 0, head_waiting = 0;
+  Working working = Working::kNone;
   bool operator==(const ChunksHeld&) const = default;
 };
 

@@ -303,8 +303,9 @@ class Builder {
           tail.given_back = kind.working_set + kind.saved;
           break;
         case PassKind::kBackwardInput:
-          head.taken = kind.working_set;
-          tail.given_back = kind.working_set + kind.saved - kind.held_for_weight;
+          head.taken = kind.working_set + std::max(Bytes(0), kind.held_for_weight - kind.saved);
+          tail.given_back =
+              kind.working_set + std::max(Bytes(0), kind.saved - kind.held_for_weight);
           break;
         case PassKind::kBackwardWeight:
           tail.given_back = kind.held_for_weight;

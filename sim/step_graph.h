@@ -67,8 +67,8 @@ struct LayerPasses {
   std::vector<Piece> backward;         // both gradients, after what is recomputed
   std::vector<Piece> backward_input;   // what a split backward runs first
   std::vector<Piece> backward_weight;  //   and later
-  Bytes saved;                         // from forward until backward (or the weight gradient) ends
-  Bytes held_for_weight;               // of it, what a weight gradient that comes later still needs
+  Bytes saved;                         // from forward until backward (the input gradient) ends
+  Bytes held_for_weight;               // from there until a weight gradient that comes later ends
   Bytes working_set;                   // beside it during backward
   double parameters = 0;               // of a rank, for buckets
   DataCalls gather, reduce;            // data parallel: of this layer's parameters, once a step

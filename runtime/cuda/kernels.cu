@@ -715,16 +715,21 @@ cudaError_t Launch(const compute::AttentionGradient& op, cudaStream_t stream) {
 
 // --- Embedding and cross-entropy
 
-template <class V, class S>
-void Launch(const compute::Embed& op, cudaStream_t stream) {
-  const V* table = Data<V>(op.table);
+template <class T, class S>
+void EmbedRows(const compute::Embed& op, cudaStream_t stream) {
+  const T* table = Data<T>(op.table);
   const auto* ids = Data<std::int32_t>(op.ids);
-  V* y = Data<V>(op.y);
+  T* y = Data<T>(op.y);
   const std::int64_t cols = op.y.cols;
   ForEach(op.y.size(), stream, [=] __device__(std::int64_t i) {
     const std::int64_t id = ids[i / cols];
-    y[i] = id < 0 ? To<V>(S(0)) : table[id * cols + i % cols];
+    y[i] = id < 0 ? To<T>(S(0)) : table[id * cols + i % cols];
   });
+}
+
+template <class V, class S>
+void Launch(const compute::Embed& op, cudaStream_t stream) {
+  op.y.element == Element::kValue ? EmbedRows<V, S>(op, stream) : EmbedRows<S, S>(op, stream);
 }
 
 // The first row of a token adds those of all: in one order, and nobody else writes there.

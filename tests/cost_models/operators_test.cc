@@ -71,6 +71,36 @@ TEST(LayerOperators, TensorAndContextParallelDivideWhatIsKept) {
   }
 }
 
+// arXiv:2401.10241, table 1: between the two passes of a split backward a GPT layer keeps M_W = 32
+// s b h bytes, that is of its four products the inputs (h, h, h and 4h) and the gradients of the
+// outputs (3h, h, 4h and h), in two bytes each; whatever is recomputed.
+TEST(LayerOperators, WeightGradientsNeedThePublishedBytes) {
+  ModelConfig gpt{.num_layers = 1,
+                  .hidden_size = 64,
+                  .num_attention_heads = 4,
+                  .ffn_hidden_size = 256,
+                  .vocab_size = 128};
+  gpt.gated_linear_unit = false;
+  FillDefaults(gpt);
+  const LayerShape whole{.micro_batch_size = 3, .seq_length = 16};
+  EXPECT_EQ(HeldForWeights(LayerOperators(gpt, {}, whole, {})).value, 32.0 * 16 * 3 * 64);
+  // Cut by two with sequence parallelism: inputs of qkv and fc1 and all else by two, but for the
+  // gathered gradients of the two reduced outputs: 2 h of the 16 elements a token and h stay.
+  LayerShape cut = whole;
+  cut.tensor = 2;
+  cut.sequence_parallel = true;
+  EXPECT_EQ(HeldForWeights(LayerOperators(gpt, {}, cut, {})).value, (14 + 2 * 2) * 16.0 * 3 * 64);
+  // Experts: the router's input h and 4 bytes of each of 8 logits' gradients, and for each of the
+  // two experts of a token its row h, fc1's gradient f, fc2's input f and its output's gradient h.
+  gpt.moe = {.num_experts = 8, .topk = 2, .ffn_hidden_size = 32};
+  const double dense = HeldForWeights(LayerOperators(gpt, {}, whole, {})).value;
+  const double mlp = 2.0 * (64 + 256 + 256 + 64) * 16 * 3;
+  EXPECT_EQ(HeldForWeights(LayerOperators(gpt, {.moe = true}, whole, {})).value,
+            dense - mlp + (2 * 64 + 4 * 8 + 2 * 2 * (64 + 32 + 32 + 64)) * 16.0 * 3);
+  // The head: its input and the gradient of its logits.
+  EXPECT_EQ(HeldForWeights(HeadOperators(gpt, whole, {})).value, 2.0 * (64 + 128) * 16 * 3);
+}
+
 TEST(LayerOperators, KvHeadsAreReplicatedBeyondTheirNumber) {
   // 8 KV heads on 16 tensor ranks: each rank still has one, so the ranks together hold 16.
   const ModelConfig model = PresetModel("llama-3.1-70b");
@@ -186,6 +216,7 @@ TEST(LayerOperators, RingExchangesKvAndUlyssesQkvo) {
   const auto operators = LayerOperators(model, model.layer(0), ulysses, {});
   EXPECT_DOUBLE_EQ(Find(operators, "ulysses qkv all-to-all").payload.value,
                    2.0 * 2048 * (64 + 2 * 8) * 128);
+  EXPECT_EQ(Find(operators, "ulysses output all-to-all").backward_repeats, 2);  // and the output
   EXPECT_DOUBLE_EQ(Find(operators, "ulysses output all-to-all").payload.value,
                    2.0 * 2048 * 64 * 128);
 }

@@ -112,8 +112,8 @@ Payloads Charged(const StepSpec& spec, int rank, double table_share) {
 const std::set<std::string_view> kOfShards{"sum replicated gradients", "sum KV gradients",
                                            "exchange copies' gradients", "sum tied gradients"};
 
-// What the simulated step has the host wait for.
-constexpr std::string_view kNotCharged = "expert token counts";
+// What the simulated step has the host wait for, and one number beside each routed row's h.
+const std::set<std::string_view> kNotCharged{"expert token counts", "expert weights"};
 
 // Bytes of an element in the cost models' payloads: activations and parameters are BF16, gradients
 // and the numbers of the cross-entropy are not.
@@ -147,7 +147,7 @@ std::map<std::string, double> RoutingFactors(const std::vector<RoutedRows>& rout
 Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& parallel) {
   Payloads sum;
   for (const ExecutedCall& call : calls) {
-    if (call.name == kNotCharged) continue;
+    if (kNotCharged.count(call.name) > 0) continue;
     const double bytes = Width(call.name) * double(call.elements);
     if (call.name == "ring kv exchange") {
       // c - 1 exchanges are charged as an all-gather, whose payload is that of c ranks.

@@ -102,7 +102,9 @@ TEST(ScheduleForms, HoldWhatTheWalkCounts) {
       double most = 0;
       for (const ChunksHeld& held : forms.Held(rank)) {
         double sum = 0;
-        for (double chunk : held.chunks) sum += forms.InFlight(chunk, choice.micro_batches);
+        for (const auto* chunks : {&held.chunks, &held.waiting}) {
+          for (double chunk : *chunks) sum += forms.InFlight(chunk, choice.micro_batches);
+        }
         most = std::max(most, sum);
       }
       EXPECT_EQ(most, timing.in_flight_until_w[std::size_t(rank)])
@@ -115,7 +117,9 @@ TEST(ScheduleForms, HoldWhatTheWalkCounts) {
     const ScheduleForms forms({.kind = kind, .pipeline = 4, .micro_batches = 8});
     for (const ChunksHeld& held : forms.Held(0)) {
       double sum = 0;
-      for (double chunk : held.chunks) sum += chunk;
+      for (const auto* chunks : {&held.chunks, &held.waiting}) {
+        for (double chunk : *chunks) sum += chunk;
+      }
       most = std::max(most, sum);
     }
     return most;

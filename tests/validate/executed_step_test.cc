@@ -44,7 +44,7 @@ GpuCurves MadeUp() {
   }
   for (const char* op : {"rmsnorm", "layernorm", "rmsnorm of heads", "rope", "silu gated", "gelu",
                          "residual_add", "bias", "embedding", "cross_entropy", "route", "permute",
-                         "unpermute", "adam", "gradient_sum"}) {
+                         "unpermute", "silu gated weighted", "adam", "gradient_sum"}) {
     for (const char* pass : {"", "; backward"}) {
       curves.bandwidth.push_back({.op = std::string(op) + pass,
                                   .stack = kHow.stack,
