@@ -61,12 +61,6 @@ int StartProcesses(const RankedCommand& command, Console& console) {
 
 }  // namespace
 
-std::span<const EnumName<ElementType>> ElementTypeNames() {
-  static constexpr std::array<EnumName<ElementType>, 3> names{
-      {{ElementType::kFp64, "fp64"}, {ElementType::kFp32, "fp32"}, {ElementType::kBf16, "bf16"}}};
-  return names;
-}
-
 ElementType ElementTypeOn(RunBackend backend, std::optional<ElementType> asked) {
   const bool on_gpus = backend == RunBackend::kCuda;
   const ElementType type = asked.value_or(on_gpus ? ElementType::kBf16 : ElementType::kFp64);
@@ -84,30 +78,16 @@ ElementType ElementTypeOn(RunBackend backend, std::optional<ElementType> asked) 
 
 std::variant<Workload, Rejection> WorkloadOf(const Job& job, std::uint64_t seed,
                                              RunBackend backend) {
-  const ParallelConfig& plan = job.parallel;
   const bool on_gpus = backend == RunBackend::kCuda;
-  if (const Verdict verdict =
-          CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan)) {
-    return *verdict;
-  }
-  if (!on_gpus && plan.gpus() > kMostRanks) {
+  const double ranks = job.parallel.gpus();
+  if (const Verdict verdict = CheckPlanOf(job)) return *verdict;
+  if (!on_gpus && ranks > kMostRanks) {
     throw ConfigError(
         fmt::format("{:.0f} ranks on one machine: at most {}, with --ranks and "
                     "smaller degrees",
-                    plan.gpus(), kMostRanks));
+                    ranks, kMostRanks));
   }
-  const std::int64_t micro_batches =
-      job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
-  Workload workload{.model = job.model,
-                    .training = job.training,
-                    .parallel = plan,
-                    .schedule = BuildSchedule(ScheduleOf(plan, micro_batches)),
-                    .seed = seed};
-  std::string refused;
-  for (const std::string& why : WhyNotExecutable(workload)) {
-    refused += (refused.empty() ? "" : "\n") + why;
-  }
-  if (!refused.empty()) throw ConfigError(refused);
+  Workload workload = ExecutableWorkload(job, seed);
   if (on_gpus && job.model.kv_channels > kMostGpuHeadSize) {
     throw ConfigError(
         fmt::format("--backend cuda has attention kernels for heads of at most {} "

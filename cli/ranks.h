@@ -12,19 +12,16 @@
 #include <variant>
 
 #include "cli/commands.h"
-#include "core/config_io.h"
 #include "planner/feasibility.h"
 #include "planner/job.h"
 #include "report/run_text.h"
 #include "runtime/backend.h"
 #include "runtime/communicator.h"
 #include "runtime/workload.h"
+#include "validate/executed_run.h"
 
 namespace millwright {
 
-inline constexpr int kMostRanks = 1024;  // processes of one machine
-
-std::span<const EnumName<ElementType>> ElementTypeNames();
 // What is computed in where `asked` says nothing; ConfigError for what the backend does not do, or
 // where this program was built without it.
 ElementType ElementTypeOn(RunBackend backend, std::optional<ElementType> asked);

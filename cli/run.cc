@@ -16,16 +16,15 @@
 #include "core/machine_memory.h"
 #include "core/unit_text.h"
 #include "cost_models/operators.h"
-#include "planner/estimator.h"
-#include "planner/step_spec.h"
 #include "report/executed_report.h"
 #include "report/file_writer.h"
 #include "report/json.h"
 #include "report/run_text.h"
 #include "report/simulate_text.h"
 #include "runtime/cuda/cuda_backend.h"
+#include "runtime/host_machine.h"
 #include "runtime/verification.h"
-#include "validate/executed_step.h"
+#include "validate/executed_run.h"
 
 namespace millwright {
 namespace {
@@ -42,7 +41,7 @@ struct RunAsked {
   std::vector<std::string> warnings;
   // Compared with the simulated step, which on CPUs these price.
   std::optional<GpuCurves> curves{};
-  std::string trace;  // empty: none
+  std::string trace, record;  // files; empty: none
 
   bool on_gpus() const { return backend == RunBackend::kCuda; }
 };
@@ -90,34 +89,34 @@ void CheckMemory(const Workload& workload, const RunOptions& options, bool on_gp
       FormatBytes(needed), FormatBytes(memory)));
 }
 
-// What a rank on CPUs is priced by; ConfigError where something was not measured.
-ExecutedModel ModelOf(const RunAsked& asked, const Workload& workload) {
-  return ExecutedModelOf(workload, *asked.curves,
-                         ExecutedOn(Name(asked.options.type), Name(asked.backend)),
-                         asked.job.cluster.gpu.calibration_file);
+// What a rank on CPUs is priced by is there; ConfigError where something was not measured.
+void CheckMeasured(const RunAsked& asked, const Workload& workload) {
+  ExecutedModelOf(workload, *asked.curves,
+                  ExecutedOn(Name(asked.options.type), Name(asked.backend)),
+                  asked.job.cluster.gpu.calibration_file);
 }
 
-// The executed step beside the simulated one; writes the trace of both.
+// The executed step beside the simulated one; writes the trace of both, and what was measured.
 ExecutedComparison Compare(const RunAsked& asked, const RecordedStep& recorded) {
   const auto& workload = std::get<Workload>(asked.workload);
-  const auto compare = [&](const Estimator& estimator) {
-    const SimulatedStep simulated = SimulateStep(
-        estimator, workload.parallel, StepSpecOf(estimator, workload.parallel, workload.schedule));
-    if (!asked.trace.empty()) {
-      FileWriter out(asked.trace);
-      WriteExecutedTrace(asked.job, simulated, recorded, out);
-      out.Commit();
-    }
-    ExecutedComparison compared = CompareExecuted(estimator, workload, simulated, recorded);
-    if (asked.on_gpus()) compared.processor = Seconds(0);
-    return compared;
-  };
-  if (asked.on_gpus()) {
-    const Cluster cluster(asked.job.cluster);
-    return compare(Estimator(workload.model, workload.training, cluster));
+  const ExecutedRun run{.job = asked.job,
+                        .backend = asked.backend,
+                        .type = asked.options.type,
+                        .machine = ThisMachine().Text(),
+                        .calibration = asked.curves ? asked.curves->provenance : "",
+                        .seed = std::int64_t(workload.seed),
+                        .steps = asked.options.steps,
+                        .step = recorded.number + 1,
+                        .measured = Measured(recorded)};
+  PredictedRun predicted =
+      PredictRun(run, workload, asked.curves, asked.job.cluster.gpu.calibration_file);
+  if (!asked.trace.empty()) {
+    FileWriter out(asked.trace);
+    WriteExecutedTrace(asked.job, predicted.simulated, recorded, out);
+    out.Commit();
   }
-  const ExecutedModel model = ModelOf(asked, workload);
-  return compare(Estimator(workload.model, model.training, model.cluster, model.calibration));
+  if (!asked.record.empty()) WriteTextFile(asked.record, WriteExecutedRun(run));
+  return std::move(predicted.comparison);
 }
 
 std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& help) {
@@ -134,7 +133,7 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   std::optional<std::int64_t> steps, seed;
   std::optional<ElementType> type;
   std::optional<RunBackend> backend;
-  std::optional<std::string> trace;
+  std::optional<std::string> trace, record;
   bool compare = false;
   RunAsked asked;
   flags.AddTo(line);
@@ -157,12 +156,15 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
             "beside the simulated step, by operator and stream; on CPUs it is priced by what "
             "`measure` and `calibrate` found here (--calibration)");
   line.Text("--trace", "FILE", trace, "both steps for Perfetto (ui.perfetto.dev); with --compare");
+  line.Text("--record", "FILE", record,
+            "the job and what its step took, for `validate --executed`; with --compare");
   line.Flag("--json", asked.json, "the answer as JSON");
   line.Example(
       "run --model tiny-llama --cluster local-cpu --ranks 8 --tp 2 --pp 2 --dp 2 "
       "--global-batch 8 --seq 64 --verify");
   line.Example("run job.json --schedule zb-h1 --dtype fp32 --backend threads");
   line.Example("run job.json --calibration cpu.json --compare --trace both.json");
+  line.Example("run job.json --calibration cpu.json --compare --record run.json");
   if (!line.Parse(args, help)) return std::nullopt;
   asked.job = flags.Resolve(line);
   asked.job.parallel = plan_flags.Resolve(line, asked.job, flags.sizes_cluster());
@@ -172,6 +174,7 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   asked.options.steps = int(steps.value_or(3));
   const std::string& calibration = asked.job.cluster.gpu.calibration_file;
   if (trace && !compare) line.Problem("--trace", "goes with --compare");
+  if (record && !compare) line.Problem("--record", "goes with --compare");
   if (compare && asked.options.verify) {
     line.Problem("--compare", "--verify makes rank 0 compute the reference between steps");
   }
@@ -182,9 +185,10 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
     line.Missing("--calibration", "missing; --compare needs what measure and calibrate found here");
   }
   line.ThrowIfProblems();
-  if (trace) {
-    asked.trace = *trace;
-    CheckWritable(*trace);
+  asked.trace = trace.value_or("");
+  asked.record = record.value_or("");
+  for (const std::string& file : {asked.trace, asked.record}) {
+    if (!file.empty()) CheckWritable(file);
   }
   asked.warnings = line.warnings();
   asked.options.type = ElementTypeOn(asked.backend, type);
@@ -199,7 +203,7 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   if (const auto* workload = std::get_if<Workload>(&asked.workload)) {
     CheckMemory(*workload, asked.options, asked.on_gpus());
     // What was not measured is said before anything is run.
-    if (asked.curves) ModelOf(asked, *workload);
+    if (asked.curves) CheckMeasured(asked, *workload);
   }
   return asked;
 }

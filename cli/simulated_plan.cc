@@ -5,9 +5,7 @@
 
 #include <chrono>
 
-#include "core/machine_memory.h"
 #include "core/mistakes.h"
-#include "core/unit_text.h"
 #include "sim/schedule_file.h"
 #include "sim/schedule_timing.h"
 
@@ -31,21 +29,6 @@ ParallelConfig WithoutSchedule(ParallelConfig plan) {
 
 Verdict Check(const Job& job, const ParallelConfig& plan) {
   return CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan);
-}
-
-void CheckSize(const StepSpec& spec) {
-  // A simulated step of 3.2 M tasks took 86 at its peak, waits and timeline included.
-  constexpr double kBytesOfTask = 100;
-  constexpr double kMostTasks = 4e9;  // ids are 32 bits
-  const double tasks = TaskCount(spec);
-  const Bytes needed(tasks * kBytesOfTask);
-  const Bytes memory = MachineMemory();
-  if (needed <= memory && tasks < kMostTasks) return;
-  throw ConfigError(fmt::format(
-      "a step of {} micro-batches is about {} tasks, which need {} of this machine's {}; estimate "
-      "answers it without a graph, and a larger --micro-batch has fewer tasks",
-      FormatInteger(spec.schedule.micro_batches), FormatCount(tasks), FormatBytes(needed),
-      FormatBytes(memory)));
 }
 
 }  // namespace

@@ -14,9 +14,11 @@
 #include "cli/validate_ops.h"
 #include "planner/parallel_work.h"
 #include "report/chosen_text.h"
+#include "report/executed_runs_report.h"
 #include "report/runs_report.h"
 #include "report/validation_page.h"
 #include "validate/chosen_layouts.h"
+#include "validate/executed_runs.h"
 #include "validate/fit_end_to_end.h"
 #include "validate/runs.h"
 
@@ -24,18 +26,23 @@ namespace millwright {
 
 int ValidateCommand(std::span<const std::string> args, Console& console) {
   CommandLine line(
-      "validate --runs FILE | --ops FOLDER|FILE [OPTIONS]",
+      "validate --runs FILE | --executed FILE | --ops FOLDER|FILE [OPTIONS]",
       "How far off predictions are, against measured training steps (--runs: per "
-      "source, by kind of run, and the runs that are furthest off) or single "
+      "source, by kind of run, and the runs that are furthest off), steps that `run` executed "
+      "(--executed: each, and the operators that are furthest off) or single "
       "operations (--ops: by table, GPU and dtype, and the worst rows). Exit code 1 "
       "where the median error of steps is above --max-error, or none could be compared.");
   std::optional<std::string> runs, html;
   OpsFlags ops;
+  std::vector<std::string> executed;
   std::optional<double> max_error;
   std::optional<std::int64_t> cross_validate;
   bool json = false, against_best = false;
   line.Section("Measurements");
   line.Text("--runs", "FILE", runs, "a JSON array of training steps (README: validate)");
+  line.Texts("--executed", "FILE", executed,
+             "steps that `run --compare --record` wrote, predicted again by --calibration or, "
+             "without it, by the curves that they were compared by");
   line.Int("--cross-validate", cross_validate, {.min = 2, .max = 100},
            "also fit the end-to-end parameters in so many parts by group, and predict each part by "
            "the fit to the others (half a minute for 700 runs in 5 parts)");
@@ -49,16 +56,22 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   line.Text("--html", "FILE", html, "write predicted against measured as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("validate --runs my_runs.json --html validation.html");
+  line.Example("validate --executed run.json --calibration cpu.json");
   line.Example("validate --ops ../shared/data/ops");
   line.Example("validate --ops all_reduce.txt --ops gemm.csv --json");
   if (!line.Parse(args, console.out)) return 0;
-  if (!runs && !ops.given()) {
-    line.Missing("--runs", "missing; give a file of measured training steps, or --ops");
+  const int kinds = int(runs.has_value()) + int(!executed.empty()) + int(ops.given());
+  if (kinds == 0) {
+    line.Missing("--runs", "missing; give a file of measured training steps, --executed or --ops");
   }
-  if (runs && ops.given()) line.Problem("--ops", "goes without --runs: one kind at a time");
-  if (!ops.given()) ops.Refuse(line);
-  if (ops.given()) {
-    if (max_error) line.Problem("--max-error", "goes with --runs");
+  if (kinds > 1) {
+    line.Problem(ops.given() ? "--ops" : "--executed",
+                 fmt::format("goes without {}: one kind at a time",
+                             ops.given() && !executed.empty() ? "--executed" : "--runs"));
+  }
+  if (!ops.given()) ops.Refuse(line, !executed.empty());
+  if (!runs && kinds > 0) {
+    if (max_error && ops.given()) line.Problem("--max-error", "goes with --runs or --executed");
     if (html) line.Problem("--html", "goes with --runs");
     if (cross_validate) line.Problem("--cross-validate", "goes with --runs");
     if (against_best) line.Problem("--against-best", "goes with --runs");
@@ -72,6 +85,20 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   CheckHtml(line, html);
   line.ThrowIfProblems();
   if (ops.given()) return ValidateMeasuredOps(ops, json, console);
+  const auto above = [&](const ErrorSummary& steps) {
+    // No comparison is no good comparison.
+    if (steps.n == 0) return 1;
+    constexpr double kPercent = 100;
+    return max_error && kPercent * steps.median_ape > *max_error ? 1 : 0;
+  };
+  if (!executed.empty()) {
+    const ExecutedRunsReport report = CompareWithExecuted(executed, ops.calibration);
+    for (const std::string& warning : report.warnings) {
+      console.err << fmt::format("millwright: warning: {}\n", warning);
+    }
+    console.out << (json ? ExecutedRunsJson(report) : ExecutedRunsText(report, console.style));
+    return above(report.steps);
+  }
   std::optional<FileWriter> page;
   if (html) page.emplace(*html);
 
@@ -103,10 +130,7 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
     page->Commit();
     SayWritten(*page, console);
   }
-  // No comparison is no good comparison.
-  if (report.overall.n == 0) return 1;
-  constexpr double kPercent = 100;
-  return max_error && kPercent * report.overall.median_ape > *max_error ? 1 : 0;
+  return above(report.overall);
 }
 
 }  // namespace millwright

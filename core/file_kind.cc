@@ -28,6 +28,8 @@ KindText TextOf(FileKind kind) {
       return {"a cluster", "give it with --cluster"};
     case FileKind::kJob:
       return {"a job file", "give it by itself, without an option"};
+    case FileKind::kExecuted:
+      return {"an executed run", "give it to validate, with --executed"};
   }
   return {};
 }
@@ -44,6 +46,7 @@ FileKind KindOf(const std::string& file, std::string_view text) {
                        [&](std::string_view key) { return root.find(key) != nullptr; });
   };
   if (has({"model_type", "architectures"})) return FileKind::kHuggingFace;
+  if (has({"executed"})) return FileKind::kExecuted;
   if (has({"model", "model_from", "training", "cluster", "parallel", "search"}))
     return FileKind::kJob;
   if (has({"num_layers"})) return FileKind::kModel;

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/machine_memory.h"
+#include "core/unit_text.h"
 
 namespace millwright {
 namespace {
@@ -703,6 +705,21 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   // With one stage a rank Megatron-LM has nothing to overlap a transfer with.
   spec.overlap_transfers = training.overlap_p2p || stages == plan.pipeline;
   return spec;
+}
+
+void CheckSize(const StepSpec& spec) {
+  // A simulated step of 3.2 M tasks took 86 at its peak, waits and timeline included.
+  constexpr double kBytesOfTask = 100;
+  constexpr double kMostTasks = 4e9;  // ids are 32 bits
+  const double tasks = TaskCount(spec);
+  const Bytes needed(tasks * kBytesOfTask);
+  const Bytes memory = MachineMemory();
+  if (needed <= memory && tasks < kMostTasks) return;
+  throw ConfigError(fmt::format(
+      "a step of {} micro-batches is about {} tasks, which need {} of this machine's {}; estimate "
+      "answers it without a graph, and a larger --micro-batch has fewer tasks",
+      FormatInteger(spec.schedule.micro_batches), FormatCount(tasks), FormatBytes(needed),
+      FormatBytes(memory)));
 }
 
 int SimulatedStep::fullest() const {

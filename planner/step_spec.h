@@ -20,6 +20,8 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     PipelineSchedule schedule);
 StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
                     const ScheduleChoice& schedule);
+// ConfigError where the step's graph would need more than this machine's memory.
+void CheckSize(const StepSpec& spec);
 // What each rank holds before activations: state and buffers of the layers, the embedding and the
 // head that `schedule` puts there.  A V has first and last stage on rank 0; DualPipe holds every
 // stage twice, and two ranks of the same stages share their optimizer state.

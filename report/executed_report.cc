@@ -15,13 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Error(Seconds predicted, Seconds measured) {
-  if (predicted.value <= 0) return "not charged";
-  if (measured.value <= 0) return "not executed";
-  const double error = predicted / measured - 1;
-  return Signed(Percent(std::abs(error)), error < 0);
-}
-
 // Starts and ends are rounded, not durations, so that slices of a thread never overlap.
 std::int64_t Nanoseconds(Seconds seconds) { return std::llround(seconds.value * 1e9); }
 std::string Microseconds(std::int64_t nanoseconds) {
@@ -70,16 +63,23 @@ class TraceOfBoth {
 
 }  // namespace
 
+std::string ExecutedError(Seconds predicted, Seconds measured) {
+  if (predicted.value <= 0) return "not charged";
+  if (measured.value <= 0) return "not executed";
+  const double error = predicted / measured - 1;
+  return Signed(Percent(std::abs(error)), error < 0);
+}
+
 std::string ExecutedComparisonText(const ExecutedComparison& comparison, const Style& style) {
   // A GPU's rank has a processor for nothing but asking.
   const bool by_processor = comparison.processor.value > 0;
   std::string sentence = fmt::format(
       "Simulated {}, executed {}: {}.", FormatSeconds(comparison.predicted),
-      FormatSeconds(comparison.measured), Error(comparison.predicted, comparison.measured));
+      FormatSeconds(comparison.measured), ExecutedError(comparison.predicted, comparison.measured));
   if (by_processor) {
     sentence += fmt::format(" A rank had a processor for {} of it: {}.",
                             FormatSeconds(comparison.processor),
-                            Error(comparison.predicted, comparison.processor));
+                            ExecutedError(comparison.predicted, comparison.processor));
   }
   const auto add_titles = [&](TextTable& table) {
     for (const char* title : {"predicted", "measured", "error"}) table.Column(title);
@@ -87,7 +87,7 @@ std::string ExecutedComparisonText(const ExecutedComparison& comparison, const S
   };
   const auto add_times = [&](std::vector<std::string> cells, const auto& one) {
     cells.insert(cells.end(), {FormatSeconds(one.predicted), FormatSeconds(one.measured),
-                               Error(one.predicted, one.measured)});
+                               ExecutedError(one.predicted, one.measured)});
     if (by_processor) cells.push_back(FormatSeconds(one.processor));
     return cells;
   };

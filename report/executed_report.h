@@ -14,6 +14,8 @@
 
 namespace millwright {
 
+// "-12.3%" of predicted over measured less one, or that one of them is missing.
+std::string ExecutedError(Seconds predicted, Seconds measured);
 std::string ExecutedComparisonText(const ExecutedComparison& comparison, const Style& style);
 
 // Two processes for each executed rank: "simulated rank r" and "executed rank r", with a thread

@@ -539,7 +539,10 @@ std::string RunJson(const RunAnswer& answer) {
   for (const RankOfRun& one : outcome.ranks) {
     ranks.push_back({{"rank", one.rank}, {"sent_bytes", one.sent}, {"peak_bytes", one.peak}});
     rank_times.push_back(
-        {{"rank", one.rank}, {"operators_s", one.busy.value}, {"step_s", one.step.value}});
+        {{"rank", one.rank},
+         {"operators_s", one.busy.value},
+         {"step_s", one.step.value},
+         {"process_peak_bytes", one.resident > 0 ? Json(one.resident) : Json(nullptr)}});
   }
   for (Seconds step : outcome.seconds) step_times.push_back(step.value);
   Json timing{{"step_s", std::move(step_times)}, {"ranks", std::move(rank_times)}};

@@ -68,19 +68,22 @@ std::string SentTable(const RunOutcome& outcome, const Style& style) {
   return table.Text(style);
 }
 
-std::string RanksTable(const RunOutcome& outcome, const Style& style) {
+std::string RanksTable(const RunAnswer& answer, const Style& style) {
+  const RunOutcome& outcome = answer.outcome;
   constexpr std::size_t kMost = 16;
   TextTable table;
   table.Column("Rank");
   table.Column("sent");
   table.Column("tensors, peak");
+  table.Column(answer.backend == RunBackend::kThreads ? "process of all, peak" : "process, peak");
   table.Column("in operators");
   table.Column("step");
   for (std::size_t i = 0; i < std::min(outcome.ranks.size(), kMost); ++i) {
     const RankOfRun& rank = outcome.ranks[i];
     table.Row({std::to_string(rank.rank), FormatPayload(Bytes(double(rank.sent))),
-               FormatPayload(Bytes(double(rank.peak))), FormatSeconds(rank.busy),
-               FormatSeconds(rank.step)});
+               FormatPayload(Bytes(double(rank.peak))),
+               rank.resident > 0 ? FormatPayload(Bytes(double(rank.resident))) : "",
+               FormatSeconds(rank.busy), FormatSeconds(rank.step)});
   }
   std::string text = table.Text(style);
   if (outcome.ranks.size() > kMost) {
@@ -91,24 +94,12 @@ std::string RanksTable(const RunOutcome& outcome, const Style& style) {
 
 }  // namespace
 
-std::string_view Name(RunBackend backend) {
-  switch (backend) {
-    case RunBackend::kMpi:
-      return "mpi";
-    case RunBackend::kThreads:
-      return "threads";
-    case RunBackend::kCuda:
-      return "cuda";
-  }
-  return "";
-}
-
 std::string RunText(const RunAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(Sentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style);
   if (answer.options.verify) text += "\n" + AgreementTable(answer.outcome, style);
   if (!answer.outcome.sent.empty()) text += "\n" + SentTable(answer.outcome, style);
-  text += "\n" + RanksTable(answer.outcome, style);
+  text += "\n" + RanksTable(answer, style);
   if (answer.compared) text += "\n" + ExecutedComparisonText(*answer.compared, style);
   return text;
 }

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "planner/job.h"
@@ -14,10 +13,6 @@
 #include "validate/executed_step.h"
 
 namespace millwright {
-
-// Ranks are processes that MPI joins, threads, or processes with a GPU each.
-enum class RunBackend { kMpi, kThreads, kCuda };
-std::string_view Name(RunBackend backend);  // "mpi"
 
 struct RunAnswer {
   Job job;

@@ -2,6 +2,7 @@
 #include "runtime/backend.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 
@@ -35,6 +36,12 @@ std::string_view Name(ElementType type) {
       return "bf16";
   }
   return "";
+}
+
+std::span<const EnumName<ElementType>> ElementTypeNames() {
+  static constexpr std::array<EnumName<ElementType>, 3> names{
+      {{ElementType::kFp64, "fp64"}, {ElementType::kFp32, "fp32"}, {ElementType::kBf16, "bf16"}}};
+  return names;
 }
 
 void Backend::Collective(std::string_view name, CollectiveKind kind, const RankGroup& group,

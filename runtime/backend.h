@@ -18,12 +18,15 @@
 #include <utility>
 #include <vector>
 
+#include "core/config_io.h"
 #include "core/units.h"
 #include "cost_models/collective_curve.h"
 #include "runtime/operation.h"
 #include "runtime/rank_group.h"
 
 namespace millwright {
+
+std::span<const EnumName<ElementType>> ElementTypeNames();
 
 // A device failed: the call, and what its library says of it.  Exit code 4.
 struct GpuError : std::runtime_error {

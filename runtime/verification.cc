@@ -18,6 +18,7 @@
 #include "runtime/exchange.h"
 #include "runtime/execution.h"
 #include "runtime/reference.h"
+#include "runtime/resident_memory.h"
 
 namespace millwright {
 namespace {
@@ -202,8 +203,8 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
     if (call.ranks == 1 && call.kind != CollectiveKind::kSendRecv) continue;
     add(sums, {std::string(call.name), call.kind, 1, call.sent_bytes});
   }
-  std::string text =
-      fmt::format("{} {} {} {}\n", own.sent, own.peak, own.busy.value, own.step.value);
+  std::string text = fmt::format("{} {} {} {} {}\n", own.sent, own.peak, own.resident,
+                                 own.busy.value, own.step.value);
   for (const SentBytes& sum : sums) {
     text += fmt::format("{} {} {} {}\n", int(sum.kind), sum.calls, sum.bytes, sum.name);
   }
@@ -214,7 +215,8 @@ void CollectSent(const std::vector<ExecutedCall>& calls, const RankOfRun& own,
   for (int rank = 0; rank < communicator.size(); ++rank) {
     std::istringstream lines(rank == 0 ? text : ReceiveText(communicator, rank, kReportTag));
     RankOfRun& of_rank = outcome.ranks.emplace_back(RankOfRun{.rank = rank});
-    lines >> of_rank.sent >> of_rank.peak >> of_rank.busy.value >> of_rank.step.value;
+    lines >> of_rank.sent >> of_rank.peak >> of_rank.resident >> of_rank.busy.value >>
+        of_rank.step.value;
     for (int kind = 0; lines >> kind;) {
       SentBytes one{.kind = CollectiveKind(kind)};
       lines >> one.calls >> one.bytes >> std::ws;
@@ -263,6 +265,18 @@ void CollectRecords(const std::vector<Records>& steps, Communicator& communicato
 }
 
 }  // namespace
+
+std::string_view Name(RunBackend backend) {
+  switch (backend) {
+    case RunBackend::kMpi:
+      return "mpi";
+    case RunBackend::kThreads:
+      return "threads";
+    case RunBackend::kCuda:
+      return "cuda";
+  }
+  return "";
+}
 
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
                     Backend& backend) {
@@ -320,6 +334,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     if (options.record) records.push_back(execution.operators());
   }
   own.peak = backend.peak_bytes();
+  own.resident = PeakResidentBytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;
   for (const ExecutedOperator& op : execution.operators()) {
     if (op.of_pass()) own.busy += op.end - op.start;

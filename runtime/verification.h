@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/units.h"
@@ -21,6 +22,11 @@
 #include "sim/task_graph.h"
 
 namespace millwright {
+
+// Ranks are processes that MPI joins, threads, or processes with a GPU each.
+enum class RunBackend : std::uint8_t { kMpi, kThreads, kCuda };
+std::string_view Name(RunBackend backend);  // "mpi"
+inline constexpr int kMostRanks = 1024;     // processes or threads of one machine
 
 struct RunOptions {
   ElementType type = ElementType::kFp64;
@@ -72,8 +78,11 @@ struct RankOfRun {
   int rank = 0;
   std::int64_t sent = 0;  // bytes of the last step
   std::int64_t peak = 0;  // bytes of all tensors at once
-  Seconds busy;           // in operators, collectives and their waiting included
-  Seconds step;           // the last
+  // Bytes of memory that the rank's process had at once, programs and libraries included: of ranks
+  // that are threads all of them together.  0: not known.
+  std::int64_t resident = 0;
+  Seconds busy;  // in operators, collectives and their waiting included
+  Seconds step;  // the last
 };
 
 // What rank 0 knows at the end; on other ranks only `losses` is filled in.

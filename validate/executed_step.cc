@@ -171,8 +171,31 @@ ExecutedModel ExecutedModelOf(const Workload& workload, const GpuCurves& curves,
   return {.training = training, .cluster = Cluster(config), .calibration = AsExecuted(executed)};
 }
 
+MeasuredStep Measured(const RecordedStep& executed) {
+  MeasuredStep step{.step = executed.step, .ranks = int(executed.ranks.size()), .operators = {}};
+  std::map<std::pair<std::string, bool>, MeasuredOperator> operators;
+  for (const std::vector<RecordedOperator>& rank : executed.ranks) {
+    for (const RecordedOperator& op : rank) {
+      MeasuredStream& stream = step.streams[std::size_t(op.stream)];
+      stream.measured += op.end - op.start;
+      stream.processor += op.processor;
+      if (Waits(op.stream)) continue;
+      // An operator that does nothing in a pass is entered and left.
+      const bool backward = op.micro_batch >= 0 && op.pass != PassKind::kForward && !op.recomputed;
+      MeasuredOperator& one = operators[{NameOf(op), backward}];
+      one.name = NameOf(op);
+      one.backward = backward;
+      one.measured += op.end - op.start;
+      one.processor += op.processor;
+      ++one.calls;
+    }
+  }
+  for (auto& [key, one] : operators) step.operators.push_back(std::move(one));
+  return step;
+}
+
 ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& workload,
-                                   const SimulatedStep& simulated, const RecordedStep& executed) {
+                                   const SimulatedStep& simulated, const MeasuredStep& executed) {
   const ParallelConfig& plan = workload.parallel;
   const double plane = double(plan.tensor) * plan.context * plan.data;
   ExecutedComparison comparison{.predicted = simulated.step(), .measured = executed.step};
@@ -187,24 +210,17 @@ ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& w
   for (const auto& [key, time] : Prediction(estimator, workload).Operators()) {
     if (time.value > 0) of(key.first, key.second).predicted += time;
   }
-  std::array<Seconds, kStreams> predicted{}, measured{}, processor{};
+  std::array<Seconds, kStreams> predicted{};
   for (const Task& task : simulated.graph.tasks()) {
     predicted[std::size_t(task.stream)] += plane * task.duration;
     if (task.stream == Stream::kData) of(kData, false).predicted += plane * task.duration;
   }
   for (Seconds time : simulated.spec.optimizer) of(kOptimizer, false).predicted += plane * time;
-  for (const std::vector<RecordedOperator>& rank : executed.ranks) {
-    for (const RecordedOperator& op : rank) {
-      measured[std::size_t(op.stream)] += op.end - op.start;
-      processor[std::size_t(op.stream)] += op.processor;
-      if (Waits(op.stream)) continue;
-      // An operator that does nothing in a pass is entered and left.
-      const bool backward = op.micro_batch >= 0 && op.pass != PassKind::kForward && !op.recomputed;
-      ComparedOperator& one = of(NameOf(op), backward);
-      one.measured += op.end - op.start;
-      one.processor += op.processor;
-      ++one.calls;
-    }
+  for (const MeasuredOperator& op : executed.operators) {
+    ComparedOperator& one = of(op.name, op.backward);
+    one.measured = op.measured;
+    one.processor = op.processor;
+    one.calls = op.calls;
   }
   for (auto& [key, one] : operators) comparison.operators.push_back(std::move(one));
   std::stable_sort(comparison.operators.begin(), comparison.operators.end(),
@@ -212,21 +228,22 @@ ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& w
                      return std::max(a.predicted, a.measured) > std::max(b.predicted, b.measured);
                    });
 
-  const double ranks = double(executed.ranks.size());
+  const double ranks = executed.ranks;
   ComparedStream rest{.name = "waiting, and the rest",
                       .predicted = comparison.predicted,
                       .measured = comparison.measured};
   for (int s = 0; s < kStreams; ++s) {
     const auto stream = static_cast<Stream>(s);
-    comparison.processor += processor[std::size_t(s)] / ranks;
+    const MeasuredStream& measured = executed.streams[std::size_t(s)];
+    comparison.processor += measured.processor / ranks;
     if (Waits(stream)) {
-      rest.processor += processor[std::size_t(s)] / ranks;
+      rest.processor += measured.processor / ranks;
       continue;
     }
     const ComparedStream one{.name = std::string(Name(stream)),
                              .predicted = predicted[std::size_t(s)] / ranks,
-                             .measured = measured[std::size_t(s)] / ranks,
-                             .processor = processor[std::size_t(s)] / ranks};
+                             .measured = measured.measured / ranks,
+                             .processor = measured.processor / ranks};
     rest.predicted = rest.predicted - one.predicted;
     rest.measured = rest.measured - one.measured;
     if (one.predicted.value > 0 || one.measured.value > 0) comparison.streams.push_back(one);

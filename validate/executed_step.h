@@ -17,6 +17,8 @@
 // keep, too).
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,28 @@
 #include "runtime/verification.h"
 
 namespace millwright {
+
+// What an executed step took: by operator and direction, and by stream, over all ranks.
+struct MeasuredOperator {
+  std::string name;
+  bool backward = false;
+  std::int64_t calls = 0;
+  Seconds measured;   // of all calls
+  Seconds processor;  // of it, what the ranks had a processor for
+  bool operator==(const MeasuredOperator&) const = default;
+};
+struct MeasuredStream {
+  Seconds measured, processor;
+  bool operator==(const MeasuredStream&) const = default;
+};
+struct MeasuredStep {
+  Seconds step;  // of the slowest rank
+  int ranks = 0;
+  std::vector<MeasuredOperator> operators;
+  std::array<MeasuredStream, kStreams> streams{};
+  bool operator==(const MeasuredStep&) const = default;
+};
+MeasuredStep Measured(const RecordedStep& executed);
 
 struct ComparedOperator {
   std::string name;
@@ -59,6 +83,6 @@ ExecutedModel ExecutedModelOf(const Workload& workload, const GpuCurves& curves,
                               const ExecutedAs& how, const std::string& file);
 
 ExecutedComparison CompareExecuted(const Estimator& estimator, const Workload& workload,
-                                   const SimulatedStep& simulated, const RecordedStep& executed);
+                                   const SimulatedStep& simulated, const MeasuredStep& executed);
 
 }  // namespace millwright

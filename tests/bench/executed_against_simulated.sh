@@ -25,38 +25,25 @@ shapes=(
   "--ranks 2 --cp 2 --seq 128 --layers 2 --hidden 128 --heads 4 --ffn 256 $llama"
   '--ranks 2 --dp 2 --ep 2 --seq 64 --model tiny-moe')
 
-# field NAME: of the whole step, the first in "simulated".
-field() {
-  awk -v name="\"$1\":" '/"simulated":/ { inside = 1 }
-    inside && $1 == name { sub(/,$/, "", $2); print $2; exit }' "$scratch/run.json"
-}
-
-median() { sort -g | awk '{ v[NR] = $1 } END { if (NR) printf "%.1f%%", 100 * (NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2) }'; }
-
-printf '%-78s %9s %9s %9s %7s %7s\n' shape simulated executed processor ratio 'of proc.'
-for shape in "${shapes[@]}"; do
-  read -ra words <<<"$shape"
-  shape=${shape%" $llama"}
-  rm -rf "$scratch/measured"
-  "$program" measure "${common[@]}" "${words[@]}" --out "$scratch/measured" --processor-time \
+records=()
+for i in "${!shapes[@]}"; do
+  read -ra words <<<"${shapes[i]}"
+  # A name that says which of the shapes above it is.
+  printf -v name '%02d' "$((i + 1))"
+  curves=$scratch/curves-$name.json
+  "$program" measure "${common[@]}" "${words[@]}" --out "$scratch/measured-$name" --processor-time \
     --budget 30s >"$scratch/log" 2>&1 &&
-    "$program" calibrate --ops "$scratch/measured" --gpu local-cpu --out "$scratch/cpu.json" \
+    "$program" calibrate --ops "$scratch/measured-$name" --gpu local-cpu --out "$curves" \
       >>"$scratch/log" 2>&1 &&
-    "$program" run "${common[@]}" "${words[@]}" --steps 7 --calibration "$scratch/cpu.json" \
-      --compare --json >"$scratch/run.json" 2>>"$scratch/log" || {
-    echo "failed: $shape"
+    "$program" run "${common[@]}" "${words[@]}" --steps 7 --calibration "$curves" \
+      --compare --record "$scratch/shape-$name.json" >>"$scratch/log" 2>&1 || {
+    echo "failed: ${shapes[i]%" $llama"}"
     tail -n 5 "$scratch/log"
     exit 1
   }
-  awk -v shape="$shape" -v p="$(field predicted_s)" -v m="$(field measured_s)" \
-    -v c="$(field processor_s)" -v errors="$scratch/wall" -v of_processor="$scratch/processor" '
-    function off(ratio) { return ratio > 1 ? ratio - 1 : 1 - ratio }
-    BEGIN {
-      printf "%-78s %6.1f ms %6.1f ms %6.1f ms %7.2f %7.2f\n", shape, 1e3 * p, 1e3 * m, 1e3 * c,
-        p / m, p / c
-      print off(p / m) >>errors
-      print off(p / c) >>of_processor
-    }'
+  echo "shape-$name.json: ${shapes[i]%" $llama"}"
+  records+=(--executed "shape-$name.json")
 done
-printf 'median error of the simulated step: %s of the time that went by, %s of the processor time\n' \
-  "$(median <"$scratch/wall")" "$(median <"$scratch/processor")"
+echo
+program=$(realpath "$program")
+cd "$scratch" && "$program" validate "${records[@]}"

@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "runtime/communicator.h"
 #include "tests/cli/run_command.h"
+#include "tests/in_folder.h"
+#include "tests/validate/made_up_curves.h"
 
 namespace millwright {
 namespace {
@@ -73,6 +76,51 @@ TEST(Run, RefusesByNameWhatItCannotExecute) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err, "millwright: run does not execute dropout yet\n");
   EXPECT_EQ(outcome.out, "");
+}
+
+class RunFiles : public InFolder {};
+
+// What a run says of its step is what validate says of its record, by the same curves.
+TEST_F(RunFiles, RecordsWhatValidateReads) {
+  Write("cpu.json", WriteCurves(MadeUpCurves()));
+  const Outcome ran = RunCommand(kShape +
+                                 "--ranks 2 --tp 2 --steps 3 --calibration cpu.json --compare "
+                                 "--record run.json --json");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json simulated = Json::parse(ran.out)["timing"]["simulated"];
+  const Outcome outcome = RunCommand("validate --executed run.json --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 1U);
+  const Json& row = json["rows"][0];
+  for (const char* key : {"predicted_s", "measured_s", "error"}) {
+    EXPECT_EQ(row[key], simulated[key]) << key;
+  }
+  EXPECT_NEAR(row["processor_s"].get<double>(), simulated["processor_s"].get<double>(), 1e-12);
+  EXPECT_EQ(row["operators"].size(), simulated["operators"].size());
+  EXPECT_EQ(row["ranks"], 2);
+  EXPECT_EQ(json["overall"]["n"], 1);
+  EXPECT_DOUBLE_EQ(json["overall"]["median_ape"].get<double>(),
+                   std::abs(row["error"].get<double>()));
+  // Twice the same, as text; and an answer of no.
+  const Outcome twice =
+      RunCommand("validate --executed run.json --executed run.json --calibration cpu.json");
+  EXPECT_EQ(twice.code, 0) << twice.err;
+  EXPECT_THAT(twice.out, HasSubstr("2 executed steps are predicted with a median error of "));
+  EXPECT_THAT(twice.out, HasSubstr("Operator, furthest off first"));
+  EXPECT_EQ(RunCommand("validate --executed run.json --max-error 0").code, 1);
+}
+
+TEST_F(RunFiles, SaysWhatGoesWithARecord) {
+  EXPECT_EQ(RunCommand(kShape + "--ranks 1 --record run.json").err,
+            "millwright: --record: goes with --compare\n");
+  EXPECT_EQ(RunCommand("validate --executed run.json --runs runs.json").err,
+            "millwright: --executed: goes without --runs: one kind at a time\n");
+  EXPECT_EQ(RunCommand("validate --executed run.json --html page.html --left-out").err,
+            "millwright: --left-out: goes with --ops\n"
+            "millwright: --html: goes with --runs\n");
+  EXPECT_EQ(RunCommand("validate --executed run.json").err, "millwright: run.json: no such file\n");
 }
 
 // Experts on four ranks, from the command line to the verdict.

@@ -60,7 +60,8 @@ TEST_F(ValidateOps, MistakesAreExitCode2) {
             "millwright: --gpu: expected the GPU whose rows to fit\n"
             "millwright: --out: expected a file to write\n");
   EXPECT_EQ(RunCommand("validate").err,
-            "millwright: --runs: missing; give a file of measured training steps, or --ops\n");
+            "millwright: --runs: missing; give a file of measured training steps, --executed or "
+            "--ops\n");
   const Outcome outcome = RunCommand("validate --ops none.csv");
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.err, "millwright: none.csv: no such file\n");

@@ -50,7 +50,8 @@ TEST(Validate, Text) {
 
 TEST(Validate, WrongInput) {
   EXPECT_EQ(RunCommand(std::string("validate")).err,
-            "millwright: --runs: missing; give a file of measured training steps, or --ops\n");
+            "millwright: --runs: missing; give a file of measured training steps, --executed or "
+            "--ops\n");
   const Outcome none = RunCommand({"validate", "--runs", "no_such_file.json"});
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, StartsWith("millwright: no_such_file.json: "));

@@ -17,11 +17,14 @@ RunAnswer Answer() {
   RunAnswer answer{.job = {.model = TinyModel(), .cluster = FindCluster("dgx-h100")},
                    .options = {.type = ElementType::kBf16},
                    .backend = RunBackend::kCuda};
-  answer.outcome = {
-      .losses = {7.5},
-      .seconds = {Seconds(0.25)},
-      .ranks = {
-          {.rank = 0, .sent = 0, .peak = 3'000'000, .busy = Seconds(0.2), .step = Seconds(0.25)}}};
+  answer.outcome = {.losses = {7.5},
+                    .seconds = {Seconds(0.25)},
+                    .ranks = {{.rank = 0,
+                               .sent = 0,
+                               .peak = 3'000'000,
+                               .resident = 90'000'000,
+                               .busy = Seconds(0.2),
+                               .step = Seconds(0.25)}}};
   answer.compared = ExecutedComparison{
       .operators = {{.name = "qkv",
                      .backward = true,
@@ -45,8 +48,8 @@ TEST(RunText, BesideTheSimulatedStep) {
                         "Executed tp1 cp1 pp1 vpp1 dp1 mbs1 zero1 under 1f1b on 1 rank (CUDA) in "
                         "bf16: 1 step, loss 7.500000,\n250 ms a step. Not verified (--verify).\n"));
   EXPECT_THAT(text, testing::EndsWith(R"(
-Rank  sent  tensors, peak  in operators    step
-   0   0 B        3.00 MB        200 ms  250 ms
+Rank  sent  tensors, peak  process, peak  in operators    step
+   0   0 B        3.00 MB        90.0 MB        200 ms  250 ms
 
 Simulated 200 ms, executed 250 ms: -20.0%.
 

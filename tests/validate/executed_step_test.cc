@@ -11,62 +11,16 @@
 #include "cost_models/operators.h"
 #include "runtime/communicator.h"
 #include "tests/runtime/tiny_workload.h"
+#include "tests/validate/made_up_curves.h"
 
 namespace millwright {
 namespace {
 
-const ExecutedAs kHow = ExecutedOn("fp64", "threads");
-
-// Curves of a made-up machine: the numbers only have to differ.
-GpuCurves MadeUp() {
-  GpuCurves curves{.gpu = "local-cpu"};
-  curves.rates = {.fp32 = FlopsPerSecond(20e9),
-                  .fp64 = FlopsPerSecond(10e9),
-                  .memory = BytesPerSecond(20e9),
-                  .link = BytesPerSecond(5e9)};
-  double rate = 0.5;
-  for (const char* stage : {"", "bwd_grad_act", "bwd_grad_w"}) {
-    curves.gemm.push_back({.dtype = "float64",
-                           .clocks = "sustained",
-                           .stage = stage,
-                           .efficiency = {rate, 0},
-                           .hbm_efficiency = {0.5, 0},
-                           .launch = {1e-6, 0}});
-    rate += 0.1;
-  }
-  for (const char* pass : {"", ", backward"}) {
-    curves.attention.push_back({.kernel = kHow.stack + pass,
-                                .rate_64 = {0.1, 0},
-                                .rate_128 = {0.1, 0},
-                                .rate_256 = {0.1, 0},
-                                .hbm_efficiency = {0.5, 0},
-                                .launch = {2e-6, 0}});
-  }
-  for (const char* op : {"rmsnorm", "layernorm", "rmsnorm of heads", "rope", "silu gated", "gelu",
-                         "residual_add", "bias", "embedding", "cross_entropy", "route", "permute",
-                         "unpermute", "silu gated weighted", "adam", "gradient_sum"}) {
-    for (const char* pass : {"", "; backward"}) {
-      curves.bandwidth.push_back({.op = std::string(op) + pass,
-                                  .stack = kHow.stack,
-                                  .efficiency = {rate, 0},
-                                  .launch = {3e-6, 0}});
-      rate *= 0.97;
-    }
-  }
-  for (const char* op : {"ring", "alltoall", "sendrecv"}) {
-    curves.collective.push_back({.op = op,
-                                 .library = kHow.library,
-                                 .base = {rate * 1e-5, 0},
-                                 .step = {1e-6, 0},
-                                 .efficiency = {0.5, 0}});
-    rate *= 0.9;
-  }
-  return curves;
-}
+const ExecutedAs kHow = MadeUpAs();
 
 // Simulates and executes it, and compares.
 ExecutedComparison CompareOf(const Workload& workload) {
-  const GpuCurves curves = MadeUp();
+  const GpuCurves curves = MadeUpCurves();
   const ExecutedModel model = ExecutedModelOf(workload, curves, kHow, "cpu.json");
   const Estimator estimator(workload.model, model.training, model.cluster, model.calibration);
   const SimulatedStep simulated = SimulateStep(
@@ -78,7 +32,7 @@ ExecutedComparison CompareOf(const Workload& workload) {
   });
   EXPECT_EQ(recorded.ranks.size(), std::size_t(workload.ranks()));
   EXPECT_EQ(recorded.number, 1);  // of two steps the first is not counted
-  return CompareExecuted(estimator, workload, simulated, recorded);
+  return CompareExecuted(estimator, workload, simulated, Measured(recorded));
 }
 
 // What is charged is executed and the other way round, and the sum over operators is that of the
@@ -150,7 +104,7 @@ TEST(ExecutedStep, OperatorsOfOtherLayersToo) {
 }
 
 TEST(ExecutedStep, QueriesKeysAndValuesAreThreeProducts) {
-  const GpuCurves curves = MadeUp();
+  const GpuCurves curves = MadeUpCurves();
   const ModelConfig model = TinyModel();  // 8 query heads, 2 of keys, 4 elements each
   const ExecutedCurves executed = ExecutedCurvesOf(curves, kHow, model);
   const GpuSpec gpu = WithRates(FindGpu("local-cpu"), curves.rates);
@@ -172,7 +126,7 @@ TEST(ExecutedStep, QueriesKeysAndValuesAreThreeProducts) {
 // elements sends 2,048 bytes, half of them twice, over half of 5 GB/s.
 TEST(ExecutedStep, PayloadsAreAsWideAsTheyAre) {
   const Workload workload = TinyWorkload(TinyModel(), {.tensor = 2});
-  const GpuCurves curves = MadeUp();
+  const GpuCurves curves = MadeUpCurves();
   const ExecutedModel model = ExecutedModelOf(workload, curves, kHow, "cpu.json");
   const Estimator estimator(workload.model, model.training, model.cluster, model.calibration);
   const auto time = [&](double elements) {
@@ -184,7 +138,7 @@ TEST(ExecutedStep, PayloadsAreAsWideAsTheyAre) {
 }
 
 TEST(ExecutedStep, SaysWhatWasNotMeasured) {
-  GpuCurves curves = MadeUp();
+  GpuCurves curves = MadeUpCurves();
   curves.attention.pop_back();
   curves.collective.erase(curves.collective.begin());
   std::erase_if(curves.bandwidth, [](const BandwidthCurve& c) { return c.op == "rope"; });
