@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 
+#include "cost_models/deepgemm_tiles.h"
+
 namespace millwright {
 namespace {
 
@@ -22,19 +24,41 @@ double Ceil(double x) {
   return whole < x ? whole + 1 : whole;
 }
 
+// Of what the waves take: a whole last one by `quantisation`, at least one.
+double Paid(const GemmCurve& c, double waves) {
+  const double whole = c.quantisation.value;
+  return whole * Ceil(waves - 1e-9) + (1 - whole) * std::max(1.0, waves);
+}
+
+// A wave's FLOPs of a multiprocessor, with what loading and filling cost.
+double WaveFlops(const GemmCurve& c, double tile_m, double tile_n, double k) {
+  return 2 * tile_m * tile_n * (1 + c.tile_overhead.value * (1 / tile_m + 1 / tile_n)) *
+         (k + c.k_overhead.value);
+}
+
+bool IsDeepGemm(const GemmCurve& c, const GemmShape& s) {
+  return c.dtype == "fp8_block" && s.groups == 1;
+}
+
+double DeepGemmTime(const GemmCurve& c, const GemmShape& s, double rate_per_sm, int sms) {
+  constexpr double kLeastRows = 64;  // a tile of fewer takes the tensor cores as long
+  const DeepGemmTiles t = TilesOfDeepGemm(s.m, s.n, s.k, sms);
+  const double slower = t.SlowWave() && c.slow_wave.value > 0 ? c.slow_wave.value : 1;
+  return slower * Paid(c, t.tiles / sms) * WaveFlops(c, std::max(kLeastRows, t.m), t.n, s.k) /
+         rate_per_sm;
+}
+
 double ComputeTime(const GemmCurve& c, const GemmShape& s, double rate_per_sm, int sms,
                    double bytes_per_second) {
+  if (IsDeepGemm(c, s)) return DeepGemmTime(c, s, rate_per_sm, sms);
+  const double most_split = c.dtype == "fp8_block" ? 1 : 8;  // DeepGEMM does not split
   double best = INFINITY;
-  const double whole = c.quantisation.value;
   for (const Tile& tile : kTiles) {
     const double tiles = s.groups * Ceil(s.m / tile.m) * Ceil(s.n / tile.n) / sms;
-    const double tile_flops =
-        2 * tile.m * tile.n * (1 + c.tile_overhead.value * (1 / tile.m + 1 / tile.n));
-    for (double split = 1; split <= 8; split *= 2) {
+    for (double split = 1; split <= most_split; split *= 2) {
       const double waves = tiles * split;
       if (split > 1 && (s.k < split * kLeastSplit || waves > 2)) break;
-      const double paid = whole * Ceil(waves - 1e-9) + (1 - whole) * std::max(1.0, waves);
-      double time = paid * tile_flops * (s.k / split + c.k_overhead.value) / rate_per_sm;
+      double time = Paid(c, waves) * WaveFlops(c, tile.m, tile.n, s.k / split) / rate_per_sm;
       if (split > 1) {
         // Partial sums in fp32, written and read.
         time += c.split_cost.value * split * s.groups * s.m * s.n * 8 / bytes_per_second;
@@ -87,6 +111,8 @@ void Fields(ConfigIo& io, GemmCurve& c) {
               "share of the last wave that is paid");
   FittedField(io, "split_cost", "split_cost_error", c.split_cost, kSize,
               "HBM passes over the partial sums of a split of k");
+  FittedField(io, "slow_wave", "slow_wave_error", c.slow_wave, kSize,
+              "time of one wave of DeepGEMM's largest tiles, over that of a later one; 0: not its");
   FittedField(io, "cast_launch_s", "cast_launch_s_error", c.cast_launch, kTime,
               "of the kernel that quantises the activations");
   FittedField(io, "cast_efficiency", "cast_efficiency_error", c.cast_efficiency, kShare,

@@ -234,20 +234,22 @@ double KnotsApart(const GpuSpec& gpu) { return gpu.placeholder ? 1 : 2; }
 
 constexpr double kTypicalLaunch = 2.5e-6;  // seconds; H100 and B200
 
-Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
+Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast, bool deep_gemm) {
+  using Parameter = Recipe<GemmCurve, GemmShape>::Parameter;
   // Typical values: fits of H100 and B200 rows in BF16, rounded.
   Recipe<GemmCurve, GemmShape> recipe{
       .parameters = {{&GemmCurve::efficiency, Share(0.8)},
                      {&GemmCurve::hbm_efficiency, Share(0.8)},
                      {&GemmCurve::k_overhead, Positive(100)},
                      {&GemmCurve::tile_overhead, Positive(20)},
-                     {&GemmCurve::quantisation, Share(0.5)},
-                     {&GemmCurve::split_cost, Positive(1)}},
+                     {&GemmCurve::quantisation, Share(0.5)}},
       .formula = [](const GemmCurve& c, const GemmShape& s,
                     const GpuSpec& gpu) { return GemmFormula(c, s, gpu) + CastTime(c, s, gpu); },
       .at = [](const GemmShape& s) { return List(Coordinates(s)); },
       .range = [](const GemmShape& s) { return List(Coordinates(s)); },
       .tension = {.neighbours = 0.15, .zero = 0.003, .along = {1, 1, 0.5}}};
+  recipe.parameters.push_back(deep_gemm ? Parameter{&GemmCurve::slow_wave, Positive(2.5)}
+                                        : Parameter{&GemmCurve::split_cost, Positive(1)});
   if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
   if (with_cast) {
     // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.
@@ -256,10 +258,6 @@ Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast) {
   }
   return recipe;
 }
-
-// Whether rows of a dtype hold the quantisation of the activations (FINDINGS.md of the shared data:
-// those of trtllm; fp8_block rows are DeepGEMM's product alone).
-bool HasCast(const std::string& dtype) { return dtype == "fp8" || dtype == "nvfp4"; }
 
 struct GemmKey {
   std::string dtype, clocks, stage;
@@ -281,11 +279,14 @@ void FitGemms(const Question& question, GpuCurves& curves) {
   for (const auto& [key, of_group] : groups) {
     if (question.TooFew(fmt::format("{} products", key.dtype), of_group.size())) continue;
     GemmCurve curve{.dtype = key.dtype, .clocks = key.clocks, .stage = key.stage};
-    if (HasCast(key.dtype)) {
+    const bool cast = std::any_of(of_group.begin(), of_group.end(), [&](const auto& row) {
+      return HoldsCast(key.dtype, row.source);
+    });
+    if (cast) {
       const GemmCurve* plain = FindGemm(curves, "bfloat16", key.clocks);
       curve.launch.value = plain != nullptr ? plain->launch.value : kTypicalLaunch;
     }
-    const auto recipe = GemmRecipe(HasCast(key.dtype));
+    const auto recipe = GemmRecipe(cast, key.dtype == "fp8_block" && key.stage.empty());
     const double octaves = KnotsApart(gpu);
     const std::array<double, 3> steps{1, octaves, octaves};
     Cover(curve.residual, of_group, recipe.at, steps);

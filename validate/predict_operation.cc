@@ -111,7 +111,8 @@ class Predictor {
       curve = FindGemm(*curves_, dtype, ClocksOf(row_.source));
     }
     if (curve != nullptr && PeakOf(curve->dtype, gpu_).value > 0) {
-      return {TimeWithCast(*curve, s, gpu_), {}};
+      const bool cast = HoldsCast(dtype, row_.source);
+      return {cast ? TimeWithCast(*curve, s, gpu_) : TimeOf(*curve, s, gpu_), {}};
     }
     if (!precision) return Unsupported(fmt::format("no measured curve of {}", dtype));
     return {GemmTime(s.m, s.n, s.k, s.groups, *precision, gpu_, calibration_), {}};

@@ -53,6 +53,11 @@ std::string CurveDtype(const std::string& dtype) {
   return dtype == "float16" || dtype == "half" ? "bfloat16" : dtype;
 }
 
+bool HoldsCast(const std::string& dtype, const std::string& source) {
+  if (dtype == "fp8_block") return source.find("sglang") != std::string::npos;
+  return dtype == "fp8" || dtype == "nvfp4";
+}
+
 std::string LibraryOf(const MeasuredCollective& collective) {
   const std::string_view library = collective.library;
   if (library.starts_with("nccl-tests")) return "nccl-tests";

@@ -23,6 +23,11 @@ const char* ClocksOf(const std::string& source);
 // bfloat16 for float16, else as it is.
 std::string CurveDtype(const std::string& dtype);
 
+// Whether a product's time holds the quantisation of its activations: TensorRT-LLM's do, as their
+// source says, and by their times SGLang's calls of DeepGEMM (three bytes for each element of A on
+// top of the product).  DeepGEMM's own table is of products alone.
+bool HoldsCast(const std::string& dtype, const std::string& source);
+
 // nccl-tests, torch, what joined the ranks of `measure`, or a custom kernel's name without its
 // version.
 std::string LibraryOf(const MeasuredCollective& collective);

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+
+#include "cost_models/deepgemm_tiles.h"
 
 namespace millwright {
 namespace {
@@ -40,6 +43,53 @@ TEST(GemmCurve, OneWaveByHand) {
   // At half the clock it takes twice as long, but for the launch.
   EXPECT_NEAR(TimeOf(curve, {.m = 256, .n = 256, .k = 1000}, gpu, 0.5).value, 1e-6 + 2 * wave,
               1e-9);
+}
+
+// 132 multiprocessors.  4096 x 7168 are 16 x 56 = 896 tiles of 256 x 128, in 7 waves for 6.8; the
+// largest tiles read least.  128 x 7168 go into one wave as 2 x 64 tiles of 64 x 112, whose
+// operands are 176 wide, or as 112 of 128 x 64, where they are 192.
+TEST(DeepGemmTiles, LeastTrafficWithIdleMultiprocessors) {
+  const DeepGemmTiles large = TilesOfDeepGemm(4096, 7168, 7168, 132);
+  EXPECT_EQ(large.m, 256);
+  EXPECT_EQ(large.n, 128);
+  EXPECT_EQ(large.tiles, 896);
+  EXPECT_EQ(large.waves, 7);
+  EXPECT_TRUE(large.pairs);
+  EXPECT_FALSE(large.SlowWave());
+  const DeepGemmTiles flat = TilesOfDeepGemm(128, 7168, 7168, 132);
+  EXPECT_EQ(flat.m, 64);
+  EXPECT_EQ(flat.n, 112);
+  EXPECT_EQ(flat.tiles, 128);
+}
+
+// 1024 x 3072 are 8 x 16 tiles of 128 x 192, which fill 128 of 132; half as many columns more do
+// not go into one wave.  1024 x 2048 go into one of 128 x 128.
+TEST(DeepGemmTiles, OneWaveOfTheLargest) {
+  const DeepGemmTiles one = TilesOfDeepGemm(1024, 3072, 7168, 132);
+  EXPECT_EQ(one.m, 128);
+  EXPECT_EQ(one.n, 192);
+  EXPECT_EQ(one.tiles, 128);
+  EXPECT_FALSE(one.pairs);
+  EXPECT_TRUE(one.SlowWave());
+  EXPECT_FALSE(TilesOfDeepGemm(1024, 4608, 7168, 132).SlowWave());
+  EXPECT_FALSE(TilesOfDeepGemm(1024, 2048, 7168, 132).SlowWave());
+  // Few rows have tiles of few rows.
+  EXPECT_EQ(TilesOfDeepGemm(12, 4096, 7168, 132).m, 16);
+}
+
+// The product above at 1.98 PFLOP/s x 0.5 of 132: a wave of 128 x 192 x 7168, three times.
+TEST(GemmCurve, DeepGemmsSlowWaveByHand) {
+  GpuSpec gpu{
+      .name = "toy", .peak_fp8 = 1980_TFLOPS, .hbm_bandwidth = 1000000_GBps, .sm_count = 132};
+  GemmCurve curve{.dtype = "fp8_block", .clocks = "burst"};
+  curve.efficiency.value = 0.5;
+  curve.hbm_efficiency.value = 1;
+  curve.quantisation.value = 1;
+  curve.slow_wave.value = 3;
+  const double wave = 2 * 128.0 * 192 * 7168 / (990e12 / 132);
+  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, gpu).value, 3 * wave, 1e-9);
+  curve.slow_wave.value = 0;  // not measured
+  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, gpu).value, wave, 1e-9);
 }
 
 // Two of 100 GB/s exchange 1 GB: half of it on the wire at 80%, and their own halves as in a fifth
