@@ -80,6 +80,8 @@ void Fields(ConfigIo& io, CollectiveCurve& c) {
               {.min = 0, .max = 1e-3}, "seconds per square root of a byte and pass");
   FittedField(io, "own_share", "own_share_error", c.own_share, {.min = 0, .max = 1e3},
               "time of a rank's own share, over that of sending it on the link");
+  FittedField(io, "own_reduced", "own_reduced_error", c.own_reduced, {.min = 0, .max = 1e3},
+              "of a reduce-scatter beside own_share: adding up what is received last");
   FittedField(io, "crowding", "crowding_error", c.crowding, {.min = 0, .max = 4},
               "exponent by which ranks take bandwidth from each other");
   Fields(io, c.residual, 4);
@@ -143,7 +145,8 @@ Seconds CollectiveFormula(const CollectiveCurve& c, const CollectiveShape& s, By
   double wire = Passes(s.kind) * (shares ? (s.ranks - 1) / s.ranks : 1) / c.efficiency.value;
   if (s.domains == 1) {
     wire *= std::pow(s.ranks / 2, c.crowding.value);
-    if (shares) wire += c.own_share.value / s.ranks;
+    const double reduced = s.kind == CollectiveKind::kReduceScatter ? c.own_reduced.value : 0;
+    if (shares) wire += (c.own_share.value + reduced) / s.ranks;
   }
   return Seconds(c.base.value + Steps(s) * c.step.value +
                  Passes(s.kind) * c.sqrt_coefficient.value * std::sqrt(s.bytes.value)) +

@@ -4,19 +4,21 @@
 // domains on one fabric.
 //
 //   t = base + steps x step + bus bytes x crowd / (bandwidth x efficiency)
-//       + own x bytes / (ranks x bandwidth) + passes x c sqrt(bytes)
+//       + (own + reduced) x bytes / (ranks x bandwidth) + passes x c sqrt(bytes)
 //
 // Steps are those of a ring, 2(n-1) for all-reduce, n-1 for reduce-scatter and all-gather, on which
 // small messages' latency is exactly linear; log2 n for all-to-all.  A rank's own share is copied,
-// not sent, which is why the bus bandwidth of two ranks is 60-80% of that of eight.  Where there is
-// no NVLink rings cross sockets and share PCIe: crowd = (ranks / 2)^crowding, an exponent of about
-// 2 on eight L40S (20, 5 and 1.3 GB/s for 2, 4 and 8).  The square root is the lower envelope of
-// NCCL's protocols LL, LL128 and Simple (and NVLS, for large all-reduces among more than four or
-// five ranks), which alpha-beta misses by 20-30% between 256 KB and 32 MB.  What is left, the
-// switch points themselves, is a residual over the bytes of a rank's share, by which NCCL's
-// protocols change alike for all ranks and operations of a ring, ranks, operation, and NCCL's
-// release. So all-reduce, reduce-scatter and all-gather inside a domain are one curve, "ring".
-// Beyond the sizes and ranks measured the residual of the nearest ones goes on.
+// not sent, which is why the bus bandwidth of two ranks is 60-80% of that of eight; reduce-scatter
+// also adds to it in that last step (`own_reduced`), where all-gather and all-reduce only receive:
+// of two Blackwell GPUs its bandwidth is 8% below all-gather's.  Where there is no NVLink rings
+// cross sockets and share PCIe: crowd = (ranks / 2)^crowding, an exponent of about 2 on eight L40S
+// (20, 5 and 1.3 GB/s for 2, 4 and 8).  The square root is the lower envelope of NCCL's protocols
+// LL, LL128 and Simple (and NVLS, for large all-reduces among more than four or five ranks), which
+// alpha-beta misses by 20-30% between 256 KB and 32 MB.  What is left, the switch points
+// themselves, is a residual over the bytes of a rank's share, by which NCCL's protocols change
+// alike for all ranks and operations of a ring, ranks, operation, and NCCL's release. So
+// all-reduce, reduce-scatter and all-gather inside a domain are one curve, "ring". Beyond the sizes
+// and ranks measured the residual of the nearest ones goes on.
 //
 // Across domains the link is the narrower of a GPU's NVLink and its domain's NICs, all-reduces run
 // trees and have a curve of their own, of 2 log2(domains) steps, the others take domains - 1, and
@@ -56,6 +58,7 @@ struct CollectiveCurve {
   Fitted efficiency;        // bus bandwidth over the GPU's link bandwidth; above 1 with NVLS
   Fitted sqrt_coefficient;  // seconds per square root of a byte
   Fitted own_share;         // time of a rank's own share, over that of sending it on the link
+  Fitted own_reduced;       // beside it, where what is received last is added up: reduce-scatter
   Fitted crowding;          // exponent of the ranks; 0: each has its link to itself
   ResidualGrid residual;    // over ResidualCoordinates
   FitRecord fit;

@@ -432,16 +432,24 @@ struct CollectiveKey {
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
-// Tensions: of those tried, what leaves the least error on shapes left out (two ways to divide
-// them, which agree).
+// Tensions: of those tried, what leaves the least error on shapes left out (three ways to divide
+// them, and six more that were not tried with).
 GridTension TensionOf(const CollectiveKey& key) {
-  // Protocols change at one share of a rank, whatever the ranks and the operation.
+  // A ring's protocols change at one share of a rank, whatever the ranks and the operation, and
+  // abruptly; a release's need not be at the others'.
+  if (key.fabric.empty() && key.library == "nccl-tests" && key.op == "ring") {
+    return {.neighbours = 0.006,
+            .zero = 0.0003,
+            .curvature = 0.006,
+            .along = {0.05, 5, 0.5, 1},
+            .parallel = {0, 0.08, 0.8, 0.002}};
+  }
+  // What is sent to each changes less, and not at the same share.
   if (key.fabric.empty() && key.library == "nccl-tests") {
-    return {.neighbours = 0.05,
-            .zero = 0.005,
-            .curvature = 0.015,
-            .along = {0.15, 0.3, 0.4, 0.24},
-            .parallel = {0, 0.25, 0.7, 0.3}};
+    return {.neighbours = 0.13,
+            .zero = 0.02,
+            .along = {0.15, 0.3, 1, 0.2},
+            .parallel = {0, 0.45, 0, 0.3}};
   }
   // Other kernels change at sizes of their own for each number of ranks.
   if (key.fabric.empty()) {
@@ -454,9 +462,10 @@ GridTension TensionOf(const CollectiveKey& key) {
           .parallel = {0, 0.24, 0.01, 0}};
 }
 
-// Of collectives on links that are each GPU's own, or on PCIe.
-Recipe<CollectiveCurve, LinkedCollective> CollectiveRecipe(const CollectiveKey& key,
-                                                           bool own_links) {
+// Of collectives on links that are each GPU's own, or on PCIe; `reduces`: reduce-scatters among
+// them.
+Recipe<CollectiveCurve, LinkedCollective> CollectiveRecipe(const CollectiveKey& key, bool own_links,
+                                                           bool reduces) {
   const bool across = !key.fabric.empty();
   // A step over NICs and switches takes longer (NCCL's tuning: 14 us), and so does starting.
   Recipe<CollectiveCurve, LinkedCollective> recipe{
@@ -470,6 +479,9 @@ Recipe<CollectiveCurve, LinkedCollective> CollectiveRecipe(const CollectiveKey& 
       .range = [](const LinkedCollective& s) { return List(RangeCoordinates(s.shape)); },
       .tension = TensionOf(key)};
   if (!across) recipe.parameters.push_back({&CollectiveCurve::own_share, Positive(0.3)});
+  if (!across && reduces) {
+    recipe.parameters.push_back({&CollectiveCurve::own_reduced, Positive(0.2)});
+  }
   if (!across && !own_links) {
     recipe.parameters.push_back({&CollectiveCurve::crowding, Positive(0.5)});
   }
@@ -511,7 +523,11 @@ void FitCollectives(const Question& question, GpuCurves& curves) {
       continue;
     }
     CollectiveCurve curve{.op = key.op, .library = key.library, .fabric = key.fabric};
-    const auto recipe = CollectiveRecipe(key, bridged && key.library != "torch, pairs");
+    const bool reduces =
+        std::any_of(of_group.begin(), of_group.end(), [](const Row<LinkedCollective>& row) {
+          return row.shape.shape.kind == CollectiveKind::kReduceScatter;
+        });
+    const auto recipe = CollectiveRecipe(key, bridged && key.library != "torch, pairs", reduces);
     constexpr std::array<double, 4> kSteps{1, 1, 1, 1};
     Cover(curve.residual, of_group, recipe.at, kSteps);
     ThinOut(curve.residual.axes[0]);

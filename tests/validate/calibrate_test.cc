@@ -286,6 +286,7 @@ CollectiveCurve KnownRing() {
   known.efficiency.value = 0.7;
   known.sqrt_coefficient.value = 5e-9;
   known.own_share.value = 0.5;
+  known.own_reduced.value = 0.3;
   return known;
 }
 
@@ -300,6 +301,7 @@ TEST(Calibrate, RecoversAKnownRingFromNoiseFreeRows) {
   EXPECT_NEAR(fit.efficiency.value, known.efficiency.value, 0.01 * known.efficiency.value);
   EXPECT_NEAR(fit.sqrt_coefficient.value, 5e-9, 0.2e-9);
   EXPECT_NEAR(fit.own_share.value, known.own_share.value, 0.02);
+  EXPECT_NEAR(fit.own_reduced.value, known.own_reduced.value, 0.02);
   EXPECT_EQ(fit.crowding.value, 0);
   EXPECT_LT(fit.fit.cv_p90_ape, 0.01);
 }
