@@ -17,6 +17,7 @@ constexpr NumberRange kLatency{.min = 0, .max = 1};  // seconds
 // Bytes per second: whole ones for the flow algorithms, and 2^18 GPUs of the most fit 64 bits.
 constexpr NumberRange kBandwidth{.min = 1, .max = 1e13};
 constexpr NumberRange kBandwidthOrNone{.min = 0, .max = 1e13};
+constexpr NumberRange kHostMemory{.min = 0, .max = 1e18};  // bytes
 
 const ClusterConfig* FindPreset(std::string_view name) {
   for (const ClusterPreset& preset : ClusterPresets()) {
@@ -80,6 +81,10 @@ void Fields(ConfigIo& io, ClusterConfig& c) {
   io.Quantity("pcie_latency", c.pcie_latency, kLatency, "of one PCIe link");
   io.Quantity("socket_bandwidth", c.socket_bandwidth, kBandwidthOrNone,
               "between two sockets, per direction; 0: not joined");
+  io.Quantity("host_bandwidth", c.host_bandwidth, kBandwidthOrNone,
+              "of a GPU to its host's memory while all GPUs copy, per direction; 0: over PCIe");
+  io.Quantity("host_memory", c.host_memory, kHostMemory,
+              "of a domain's hosts together, for offloaded activations; 0: not known");
   io.Int("nics_per_node", c.nics_per_node, {.min = 0, .max = kMaxGpusPerNode},
          "fabric NICs of a domain");
   io.Quantity("nic_bandwidth", c.nic_bandwidth, kBandwidthOrNone, "of one NIC, per direction");
@@ -138,8 +143,10 @@ std::vector<ClusterProblem> Inconsistencies(const ClusterConfig& c) {
   if (linked && c.nvlink_bandwidth <= BytesPerSecond(0)) {
     add("nvlink_bandwidth", "must be above 0 where domain_link is not pcie");
   }
-  if (c.pcie_bandwidth <= BytesPerSecond(0) && (c.gpus_per_node > 1 || c.nics_per_node > 0)) {
-    add("pcie_bandwidth", "must be given: GPUs reach NICs, or each other, over PCIe");
+  const bool over_pcie =
+      c.gpus_per_node > 1 || c.nics_per_node > 0 || c.host_bandwidth <= BytesPerSecond(0);
+  if (c.pcie_bandwidth <= BytesPerSecond(0) && over_pcie) {
+    add("pcie_bandwidth", "must be given: GPUs reach NICs, each other or the host over PCIe");
   }
   if (linked && c.domain_link == DomainLink::kNvswitch && c.nvswitches < 1) {
     add("nvswitches", "must be at least 1 where domain_link is nvswitch");

@@ -61,6 +61,8 @@ struct ClusterConfig {
   BytesPerSecond pcie_bandwidth;    // of each PCIe link: GPU, NIC, switch to socket
   Seconds pcie_latency;             // of one PCIe link
   BytesPerSecond socket_bandwidth;  // between the sockets of a pair; 0: not joined
+  BytesPerSecond host_bandwidth;    // of a GPU to its host's memory, all at once; 0: over PCIe
+  Bytes host_memory;                // of a domain's hosts together; 0: not known
 
   // Between domains.
   int nics_per_node = 0;
@@ -80,6 +82,11 @@ struct ClusterConfig {
   bool operator==(const ClusterConfig&) const = default;
 
   NodeSpeed slowest() const { return SlowestOf(unlike_nodes, 0, nodes - 1); }
+  // What each GPU gets to and from its host's memory, per direction, while all copy: where it is
+  // PCIe, its share of its switch's one link to the socket.
+  BytesPerSecond ToHost() const {
+    return host_bandwidth.value > 0 ? host_bandwidth : pcie_bandwidth / gpus_per_pcie_switch;
+  }
   std::int64_t gpus() const { return std::int64_t{nodes} * gpus_per_node; }
 };
 

@@ -27,6 +27,18 @@ TEST(ClusterConfig, NamesAsUsersWriteThem) {
   EXPECT_EQ(LoadCluster("gb300").name, "gb300-nvl72");
 }
 
+TEST(ClusterConfig, EachGpuHasItsShareOfTheWayToTheHost) {
+  // Two A100s share a switch's PCIe 4 link to the socket; an H100 has a link of PCIe 5 for itself;
+  // 72 GPUs of a GB200 rack have the 18.4 TB/s of 36 Graces' memory.
+  EXPECT_DOUBLE_EQ(FindCluster("dgx-a100").ToHost().value, 31.5e9 / 2);
+  EXPECT_DOUBLE_EQ(FindCluster("dgx-h100").ToHost().value, 63e9);
+  EXPECT_DOUBLE_EQ(FindCluster("gb200-nvl72").ToHost().value, 18.4e12 / 72);
+  const auto cluster = Read<ClusterConfig>(
+      R"({"inherit": "dgx-h100", "host_bandwidth": "40 GB/s", "host_memory": "1 TiB"})");
+  EXPECT_DOUBLE_EQ(cluster.ToHost().value, 40e9);
+  EXPECT_EQ(cluster.host_memory.value, 1099511627776);
+}
+
 TEST(ClusterConfig, UnknownNameListsTheNearest) {
   EXPECT_EQ(Complaint([] { LoadCluster("dgx-h1000"); }),
             "unknown cluster \"dgx-h1000\", did you mean \"dgx-h100\"?; known: dgx-a100, "
@@ -124,7 +136,8 @@ TEST(ClusterConfig, EveryMistakeOfAFileAtOnce) {
             "c.json: at /nic_bandwith: unknown field; did you mean \"nic_bandwidth\"? accepted "
             "fields: inherit, name, gpu, nodes, gpus_per_node, domain_link, nvlink_bandwidth, "
             "nvlink_latency, nvswitches, in_switch_reduction, sockets, gpus_per_pcie_switch, "
-            "pcie_bandwidth, pcie_latency, socket_bandwidth, nics_per_node, nic_bandwidth, "
+            "pcie_bandwidth, pcie_latency, socket_bandwidth, host_bandwidth, host_memory, "
+            "nics_per_node, nic_bandwidth, "
             "nic_latency, fabric, rails, nodes_per_leaf, switch_ports, levels, "
             "leaf_oversubscription, spine_oversubscription, switch_latency, unlike_nodes, source");
 }

@@ -31,6 +31,7 @@ ClusterConfig DgxA100() {
   c.pcie_bandwidth = kPcieGen4;        // NVIDIA DGX A100 datasheet
   c.pcie_latency = Seconds(0.5e-6);    // NCCL tuning table, see above
   c.socket_bandwidth = 96_GBps;        // AMD Rome xGMI: 3 links of 16 GT/s x 16 lanes
+  c.host_memory = Bytes(2e12);         // NVIDIA DGX A100 datasheet, 640 GB system
   c.nics_per_node = 8;                 // NVIDIA DGX A100 datasheet, compute fabric
   c.nic_bandwidth = 200_Gbps;          // ConnectX-6 HDR
   c.nic_latency = Seconds(0.25e-6);    // NCCL tuning table, see above
@@ -46,6 +47,7 @@ ClusterConfig DgxA100With40() {
   ClusterConfig c = DgxA100();
   c.name = "dgx-a100-40gb";
   c.gpu = FindGpu("A100-40GB");
+  c.host_memory = Bytes(1e12);  // NVIDIA DGX A100 datasheet, 320 GB system
   return c;
 }
 
@@ -59,6 +61,7 @@ ClusterConfig DgxH100() {
   c.in_switch_reduction = true;   // NVIDIA technical blog on the third-generation NVSwitch
   c.gpus_per_pcie_switch = 1;     // nvidia-smi topo of 8-GPU boards: each GPU has its own NIC
   c.pcie_bandwidth = kPcieGen5;   // NVIDIA DGX H100 datasheet
+  c.host_memory = Bytes(2e12);    // NVIDIA DGX H100 datasheet; H200 and B200 the same
   c.nics_per_node = 8;            // NVIDIA DGX H100 datasheet: 8 ConnectX-7 for compute
   c.nic_bandwidth = 400_Gbps;     // ConnectX-7 NDR
   c.nodes_per_leaf = 32;          // DGX SuperPOD H100: 32 systems a scalable unit
@@ -118,7 +121,11 @@ ClusterConfig Gb200Nvl72() {
   c.nvswitches = 18;        // DGX SuperPOD GB200 reference architecture: 9 trays of 2 chips
   c.sockets = 36;           // NVIDIA GB200 NVL72 datasheet: 36 Grace
   c.socket_bandwidth = {};  // GPUs meet over NVLink; the Graces' own links are left out
-  c.nics_per_node = 72;     // NVIDIA GB200 NVL72 datasheet: one 400 Gb/s ConnectX-7 a GPU
+  // NVLink-C2C would carry 450 GB/s each way, but two GPUs share a Grace's LPDDR5X: 18.4 TB/s for
+  // 72 GPUs (NVIDIA GB200 NVL72 datasheet).
+  c.host_bandwidth = BytesPerSecond(18.4e12 / 72);
+  c.host_memory = Bytes(17e12);  // NVIDIA GB200 NVL72 datasheet
+  c.nics_per_node = 72;          // NVIDIA GB200 NVL72 datasheet: one 400 Gb/s ConnectX-7 a GPU
   c.nic_bandwidth = 400_Gbps;
   c.rails = 4;           // DGX SuperPOD GB200: the 4 NICs of each of 18 compute trays
   c.nodes_per_leaf = 8;  // DGX SuperPOD GB200: 8 racks a scalable unit
@@ -132,8 +139,9 @@ ClusterConfig Gb300Nvl72() {
   c.name = "gb300-nvl72";
   c.gpu = FindGpu("GB300");
   c.pcie_bandwidth = kPcieGen6;  // NVIDIA GB300 NVL72 datasheet: ConnectX-8 on PCIe 6
-  c.nic_bandwidth = 800_Gbps;    // NVIDIA GB300 NVL72 datasheet: one 800 Gb/s ConnectX-8 a GPU
-  c.switch_ports = 144;          // Quantum-X800 Q3400 datasheet
+  c.host_bandwidth = BytesPerSecond(14e12 / 72);  // NVIDIA GB300 NVL72 datasheet: 14 TB/s LPDDR5X
+  c.nic_bandwidth = 800_Gbps;  // NVIDIA GB300 NVL72 datasheet: one 800 Gb/s ConnectX-8 a GPU
+  c.switch_ports = 144;        // Quantum-X800 Q3400 datasheet
   c.source = "NVIDIA GB300 NVL72 datasheet";
   return c;
 }
@@ -152,6 +160,7 @@ ClusterConfig PcieL40s() {
   using namespace literals;
   ClusterConfig c = DgxA100();
   c.name = "pcie-l40s";
+  c.host_memory = {};  // servers differ
   c.gpu = FindGpu("L40S");
   c.domain_link = DomainLink::kPcie;
   c.nvlink_bandwidth = {};  // NVIDIA L40S datasheet: no NVLink
@@ -207,6 +216,7 @@ ClusterConfig Mi300x() {
   using namespace literals;
   ClusterConfig c = DgxH100();
   c.name = "mi300x";
+  c.host_memory = {};  // servers differ
   c.gpu = FindGpu("MI300X");
   c.domain_link = DomainLink::kXgmiMesh;
   c.nvlink_bandwidth = 448_GBps;       // AMD MI300X platform datasheet: 7 links of 64 GB/s
