@@ -166,7 +166,8 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
     x.why_not = Obstacle(job_, narrowed.filter);
     if (x.why_not.empty()) {
       x.plan = Rank(Plainest(job_, narrowed.filter), x.result.memory_limit).plans.front();
-      x.fits = x.plan->estimate.peak <= x.result.memory_limit;
+      const Estimate& e = x.plan->estimate;
+      x.fits = e.peak <= x.result.memory_limit && HostHolds(e.host, e.host_capacity);
     }
   }
   return x;
@@ -345,6 +346,9 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Flag("--sensitivity", sensitivity,
             "what a tenth more and less of each of FLOP/s, memory, its bandwidth, NVLink and NICs "
             "would do to the best plan");
+  line.Flag("--offload", options.offload,
+            "let plans move activations to host memory and back; off by default, since no measured "
+            "run holds its cost closely and few frameworks have it with pipelines");
   line.Text("--memory-margin", "X%", margin,
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,

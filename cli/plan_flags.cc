@@ -64,6 +64,8 @@ void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
   line.Int("--recompute-layers", recompute_layers_, {1, 10'000}, "N of --recompute full");
   line.Text("--recompute-modules", "MODULE,...", recompute_modules_,
             "of --recompute selective: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj");
+  line.Int("--offload-layers", offload_layers_, {0, 10'000},
+           "layers of each virtual stage whose activations wait in host memory (default: 0)");
 }
 
 void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const {
@@ -148,6 +150,10 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   if (cp_kind_) p.context_kind = *cp_kind_;
   if (order_) p.order = *order_;
   ResolveRecompute(line, p.recompute);
+  Override(p.recompute.offload_layers, offload_layers_);
+  if (p.recompute.offload_layers > 0 && p.recompute.granularity == RecomputeGranularity::kFull) {
+    line.Problem("--offload-layers", "full recompute leaves nothing to offload");
+  }
 
   if (schedule_) {
     p.schedule = *schedule_;

@@ -57,12 +57,18 @@ void RecomputeFields(ConfigIo& io, Recompute& r) {
   io.Enums("modules", r.modules, RecomputeModuleNames(), "with selective: which parts of a layer");
   io.Int("full_layers", r.full_layers, {0, 10'000},
          "with full: the first so many layers of each virtual stage; 0: all of them");
+  io.Int(
+      "offload_layers", r.offload_layers, {0, 10'000},
+      "with none and selective: so many layers of each virtual stage, spread evenly over it, keep "
+      "their activations in host memory; 0: none");
   if (r.granularity == RecomputeGranularity::kSelective && r.modules.empty())
     io.Problem("modules", "selective recompute needs at least one module");
   if (r.granularity != RecomputeGranularity::kSelective && !r.modules.empty())
     io.Problem("modules", "only selective recompute takes modules");
   if (r.granularity != RecomputeGranularity::kFull && r.full_layers != 0)
     io.Problem("full_layers", "only full recompute takes a number of layers");
+  if (r.granularity == RecomputeGranularity::kFull && r.offload_layers != 0)
+    io.Problem("offload_layers", "full recompute leaves nothing to offload");
 }
 
 }  // namespace
@@ -145,8 +151,7 @@ std::string ShortName(const ParallelConfig& p) {
     name += fmt::format(" ep{} etp{}", p.expert, p.expert_tensor);
   name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);
   if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
-  if (p.recompute.granularity != RecomputeGranularity::kNone)
-    name += fmt::format(" {}", ShortName(p.recompute));
+  if (p.recompute != Recompute{}) name += fmt::format(" {}", ShortName(p.recompute));
   if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
@@ -162,6 +167,12 @@ std::string RunsOf(std::span<const int> counts) {
 }
 
 std::string ShortName(const Recompute& r) {
+  if (r.offload_layers > 0) {
+    Recompute kept = r;
+    kept.offload_layers = 0;
+    const std::string offloaded = fmt::format("offload({})", r.offload_layers);
+    return kept == Recompute{} ? offloaded : fmt::format("{} {}", ShortName(kept), offloaded);
+  }
   switch (r.granularity) {
     case RecomputeGranularity::kNone:
       return "none";

@@ -53,10 +53,14 @@ std::span<const EnumName<RankOrder>> RankOrderNames();  // "tp-cp-ep-dp-pp", "tp
 std::span<const EnumName<RecomputeGranularity>> RecomputeGranularityNames();
 std::span<const EnumName<RecomputeModule>> RecomputeModuleNames();
 
+// What becomes of activations between a layer's forward and its backward: kept, dropped and
+// computed again, or moved to the host's memory and back.
 struct Recompute {
   RecomputeGranularity granularity = RecomputeGranularity::kNone;
   std::vector<RecomputeModule> modules{};  // selective: which
-  int full_layers = 0;  // full: the first N layers of each virtual stage; 0: all of them
+  int full_layers = 0;     // full: the first N layers of each virtual stage; 0: all of them
+  int offload_layers = 0;  // none and selective: layers of each virtual stage, spread evenly over
+                           //   it, of which what is not dropped waits in host memory
   bool operator==(const Recompute&) const = default;
 };
 

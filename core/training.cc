@@ -78,9 +78,6 @@ void Fields(ConfigIo& io, TrainingConfig& t) {
   io.Bool("fused_cross_entropy", t.fused_cross_entropy, "no fp32 copy of the logits is kept");
   io.Number("moe_imbalance", t.moe_imbalance, {.min = 1, .max = 1000},
             "tokens of the fullest expert rank over the mean; 1: balanced");
-  io.Int("offloaded_layers", t.offloaded_layers, {0, 10'000},
-         "layers of the model whose activations wait in host memory; the copies are taken to be "
-         "hidden");
 
   io.Enum("framework", t.framework, FrameworkNames(),
           "whose software runs the step: what the host costs and what is fused. megatron: "

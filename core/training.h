@@ -72,7 +72,6 @@ struct TrainingConfig {
   bool fp8_activation_store = false;  // the MLP activation's input is kept in FP8
   bool fused_cross_entropy = false;   // no fp32 copy of the logits
   double moe_imbalance = 1.0;         // tokens of the fullest expert rank over the mean
-  int offloaded_layers = 0;           // of the model, whose activations wait in host memory
 
   // Time.
   Framework framework = Framework::kMegatron;

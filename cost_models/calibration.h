@@ -120,6 +120,9 @@ struct Calibration {
   OverlapCalibration overlap;
   HostCalibration host;
   double optimizer_bytes_per_parameter = 0;  // HBM traffic of the whole optimizer step
+  // Of the link to the host's memory, what large copies get: 55.6 of PCIe 5's 63.0 GB/s
+  // (NVIDIA's blog on NVbandwidth, host_to_device_memcpy_ce); assumed of NVLink-C2C.
+  double host_efficiency = 0.88;
   // Of the slowest GPU, over that of the others: what a rank computes takes 1 / compute_speed.
   double compute_speed = 1;
   // Of a rank of `run`: what it computes is priced by these alone, and one after the other.

@@ -487,15 +487,7 @@ std::vector<Operator> LayerOperators(const ModelConfig& model, LayerKind kind,
   } else {
     layer.DenseMlp();
   }
-  std::vector<Operator> operators = layer.Take();
-  if (training.offloaded_layers > 0) {
-    // Each layer is taken to keep its share.
-    const double kept = 1 - std::min(1.0, double(training.offloaded_layers) / model.num_layers);
-    for (Operator& op : operators) {
-      for (SavedTensor& tensor : op.saved) tensor.bytes = kept * tensor.bytes;
-    }
-  }
-  return operators;
+  return layer.Take();
 }
 
 std::vector<Operator> EmbeddingOperators(const ModelConfig& model, const LayerShape& shape,

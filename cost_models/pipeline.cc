@@ -62,6 +62,23 @@ std::vector<int> StageContent::LeadingLayers(int per_chunk) const {
   return leading;
 }
 
+std::vector<int> StageContent::SpreadLayers(int per_chunk) const {
+  std::vector<int> spread(layers.size());
+  for (const std::vector<int>& chunk : chunks) {
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      spread[chunk[i]] += IsSpread(int(i), int(chunk.size()), per_chunk) ? 1 : 0;
+    }
+  }
+  return spread;
+}
+
+bool IsSpread(int layer, int layers, int of_chunk) {
+  const auto before = [&](int end) {  // of the layers before `end`
+    return (std::int64_t{end} * std::min(of_chunk, layers) + layers - 1) / layers;
+  };
+  return before(layer + 1) > before(layer);
+}
+
 // What the head, and each MTP module's, costs in layers of the last kind: per token, by the weights
 // that take part.
 double HeadInLayers(const ModelConfig& model) {

@@ -55,7 +55,13 @@ struct StageContent {
 
   // Of each kind, how many are among the first `per_chunk` layers of a chunk (0: all).
   std::vector<int> LeadingLayers(int per_chunk) const;
+  // And how many are among `per_chunk` layers spread over each chunk.
+  std::vector<int> SpreadLayers(int per_chunk) const;
 };
+
+// Whether `layer` of a chunk of `layers` is one of `of_chunk` that are spread evenly over it, the
+// first of all among them: of six layers and two 0 and 3.
+bool IsSpread(int layer, int layers, int of_chunk);
 
 // Micro-batches in flight of each chunk of rank `rank` when it holds most layers.  From the end of
 // the warm-up on, forwards go through the chunks in order while backwards leave them from the last,

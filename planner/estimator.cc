@@ -106,6 +106,8 @@ std::string_view Name(TimeItem item) {
       return "context-parallel communication";
     case TimeItem::kExpert:
       return "expert-parallel communication";
+    case TimeItem::kHost:
+      return "copies to and from the host";
     case TimeItem::kPipeline:
       return "pipeline transfers";
     case TimeItem::kData:
@@ -130,6 +132,8 @@ std::string_view JsonKey(TimeItem item) {
       return "exposed_cp";
     case TimeItem::kExpert:
       return "exposed_ep";
+    case TimeItem::kHost:
+      return "exposed_host";
     case TimeItem::kPipeline:
       return "exposed_pp";
     case TimeItem::kData:
@@ -181,6 +185,11 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
         t.saved = layer.input;
         break;
     }
+    if (recompute.offload_layers > 0) {
+      t.offloaded = t.saved;
+      t.saved = Bytes(0);
+      t.copy = t.offloaded / to_host;
+    }
     treated.push_back(t);
   }
   return treated;
@@ -204,13 +213,23 @@ void ShapeCosts::Pair(const Recompute& recompute, std::vector<TreatedLayer>& tre
   }
 }
 
-std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_chunk) {
-  std::vector<int> leading;
+std::vector<int> SomeLayers(const std::vector<StageContent>& stages, const Recompute& recompute) {
+  std::vector<int> some;
+  if (recompute.full_layers == 0 && recompute.offload_layers == 0) return some;
   for (const StageContent& stage : stages) {
-    const std::vector<int> one = stage.LeadingLayers(per_chunk);
-    leading.insert(leading.end(), one.begin(), one.end());
+    const std::vector<int> one = recompute.offload_layers > 0
+                                     ? stage.SpreadLayers(recompute.offload_layers)
+                                     : stage.LeadingLayers(recompute.full_layers);
+    some.insert(some.end(), one.begin(), one.end());
   }
-  return leading;
+  return some;
+}
+
+Recompute OfOthers(const Recompute& recompute) {
+  if (recompute.granularity == RecomputeGranularity::kFull) return {};
+  Recompute others = recompute;
+  others.offload_layers = 0;
+  return others;
 }
 
 Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
@@ -366,6 +385,7 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   }
   costs.work = work.total();
   costs.overlapped_work = work.longest();
+  costs.to_host = calibration_->host_efficiency * cluster_.config().ToHost();
   const double tokens =
       double(shape.micro_batch_size) * double(shape.seq_length) / double(shape.context);
   costs.boundary = Bytes(kParameterWidth * tokens * double(model_.hidden_size) /
@@ -572,14 +592,16 @@ Seconds PipelineTerms::ExposedData(const Stage& stage, const StageCost& cost) co
   // Of 1F1B and interleaved, gradients hide under what is recomputed too: of one chunk, so that
   // recomputing more never makes a step faster.
   const bool closed = zero_ <= 1 && forms_ == nullptr;
-  const Seconds again = closed ? cost.backward - cost.plain_backward : Seconds(0);
+  const Seconds again =
+      closed ? cost.backward - cost.backward_wait - cost.plain_backward : Seconds(0);
   const double chunks = closed ? virtual_stages_ : 1;
   Seconds gradients = stage.grad_sync + stage.replica_sync, parameters = stage.param_sync;
   if (training.overlap_grad_reduce) {
     gradients = Overlapped(gradients, chunks, cost.plain_backward, again, true);
   }
   if (training.overlap_param_gather) {
-    parameters = Overlapped(parameters, chunks, cost.forward, Seconds(0), false);
+    parameters =
+        Overlapped(parameters, chunks, cost.forward - cost.forward_wait, Seconds(0), false);
   }
   return std::max(Seconds(0), gradients - counted) + stage.tied_sync + stage.copies_sync +
          stage.tensor_sums + parameters;
@@ -647,11 +669,15 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
   }
 }
 
-// Where only some layers of a kind are recomputed, all chunks are taken to hold their share.
-Bytes PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
-                                   const RecomputeTerms& recompute, const Held& held) const {
+// Where only some layers of a kind are treated, all chunks are taken to hold their share.
+PipelineTerms::Activations PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
+                                                        const RecomputeTerms& recompute,
+                                                        const Held& held) const {
   Bytes saved = held.embedding * stage.embedding_saved + held.at_head * stage.head_saved +
                 held.head_waiting * shape_.head_waiting;
+  Bytes offloaded, of_layer;
+  double layers_offloaded = 0;
+  bool several = false;  // micro-batches in flight
   for (std::size_t k = 0; k < held.layers.size(); ++k) {
     const int layers = stage.content->layers[k];
     if (layers == 0) continue;
@@ -660,8 +686,26 @@ Bytes PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
     saved += held.layers[k] * share * recompute.treated[k].saved;
     if (treated < layers) saved += held.layers[k] * (1 - share) * recompute.rest[k].saved;
     saved += held.waiting[k] * recompute.treated[k].waiting;  // as of the rest
+    if (treated == 0 || recompute.treated[k].offloaded.value <= 0) continue;
+    offloaded += held.layers[k] * share * recompute.treated[k].offloaded;
+    of_layer = std::max(of_layer, recompute.treated[k].offloaded);
+    layers_offloaded += treated;
+    several = several || held.layers[k] > layers;
   }
-  return saved;
+  if (offloaded.value > 0) {
+    // Two layers' buffers on the way out, and two on the way in.  Of a single micro-batch one
+    // that goes out is soon the one that comes back, and where its last layer stays another is
+    // enough.
+    const bool all = layers_offloaded == stage.content->total_layers;
+    const double buffers = several ? 4 : all ? 2 : 1;
+    saved += std::min(buffers, 2 * layers_offloaded) * of_layer;
+  }
+  return {saved, offloaded};
+}
+
+// A domain's GPUs are taken to be all of the pipeline rank that needs most.
+Bytes PipelineTerms::OfDomain(Bytes host) const {
+  return double(estimator_.cluster().gpus_per_domain()) * host;
 }
 
 PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const RecomputeTerms& recompute,
@@ -673,6 +717,7 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
     cost.forward += n * layer.forward;
     cost.backward += n * layer.backward;
     cost.plain_backward += n * layer.plain_backward;
+    cost.copies += n * layer.copy;
     if (n > 0) cost.layer_working_set = std::max(cost.layer_working_set, layer.working_set);
     if (forms_ == nullptr) return;
     cost.weight += n * layer.weight;
@@ -685,6 +730,12 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
     const int treated = recompute.Treated(*stage.content, s, k);
     add(treated, recompute.treated[k]);
     if (treated < layers) add(layers - treated, recompute.rest[k]);
+  }
+  if (cost.copies.value > 0) {
+    cost.forward_wait = std::max(Seconds(0), cost.copies - cost.forward);
+    cost.backward_wait = std::max(Seconds(0), cost.copies - cost.backward);
+    cost.forward += cost.forward_wait;
+    cost.backward += cost.backward_wait;
   }
   if (forms_ != nullptr) FinishPasses(stage, cost);
   if (ask == Ask::kTimeAndMemory) SetMemory(stage, s, recompute, cost);
@@ -719,11 +770,14 @@ void PipelineTerms::SetMemory(const Stage& stage, std::size_t s, const Recompute
     const bool in_backward = held.working != ChunksHeld::Working::kNone;
     const bool head =
         held.working == ChunksHeld::Working::kHead && at_head > cost.layer_working_set;
-    const Bytes kept = ActivationsOf(stage, s, recompute, held);
-    const Bytes peak = in_backward ? kept + (head ? at_head : cost.layer_working_set) : kept;
+    const Activations kept = ActivationsOf(stage, s, recompute, held);
+    cost.host = std::max(cost.host, kept.on_host);
+    const Bytes peak = kept.on_gpu + (!in_backward ? Bytes(0)
+                                      : head       ? at_head
+                                                   : cost.layer_working_set);
     if (peak <= most) continue;
     most = peak;
-    cost.activations = kept;
+    cost.activations = kept.on_gpu;
     cost.in_backward = in_backward;
     cost.head_is_peak = head;
   }
@@ -743,8 +797,8 @@ void PipelineTerms::FinishPasses(const Stage& stage, StageCost& cost) const {
     cost.weight -= cost.split_more;
     cost.split_more = Seconds(0);
   }
-  for (Seconds* time :
-       {&cost.forward, &cost.backward, &cost.plain_backward, &cost.weight, &cost.pair}) {
+  for (Seconds* time : {&cost.forward, &cost.backward, &cost.plain_backward, &cost.weight,
+                        &cost.pair, &cost.forward_wait, &cost.backward_wait}) {
     *time = *time / copies_;
   }
   cost.forward += send_;
@@ -771,6 +825,7 @@ PipelineTerms::Ranks PipelineTerms::OverRanks(const RecomputeTerms& recompute,
     }
     ranks.data = std::max(ranks.data, ExposedData(stages_[s], cost));
     ranks.peak = std::max(ranks.peak, cost.peak);
+    ranks.host = std::max(ranks.host, cost.host);
     each(s, cost);
   }
   return ranks;
@@ -840,13 +895,15 @@ Seconds PipelineTerms::Step(const RecomputeTerms& recompute) const {
 QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
   const Ranks ranks =
       OverRanks<Ask::kTimeAndMemory>(recompute, [](std::size_t, const StageCost&) {});
-  return {.step = MakespanOf(ranks).total + ranks.data + optimizer_, .peak = ranks.peak};
+  return {.step = MakespanOf(ranks).total + ranks.data + optimizer_,
+          .peak = ranks.peak,
+          .host = OfDomain(ranks.host)};
 }
 
 std::vector<RankCost> PipelineTerms::CostOfRanks(const RecomputeTerms& recompute) const {
   std::vector<RankCost> costs;
   OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t, const StageCost& cost) {
-    costs.push_back({.time = cost.total(), .peak = cost.peak});
+    costs.push_back({.time = cost.total(), .peak = cost.peak, .host = cost.host});
   });
   return costs;
 }
@@ -894,6 +951,7 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   Estimate e{.plan = plan};
   e.micro_batches = std::int64_t(micro_batches_);
   e.capacity = estimator_.capacity();
+  e.host_capacity = estimator_.cluster().config().host_memory;
 
   double recomputed_layers = 0;
   std::vector<StageCost> costs;
@@ -917,6 +975,10 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
     pass += double(content.layers[k]) * (layer.forward + layer.backward);
     const int treated = recompute.Treated(content, slow, k);
     recomputation += double(treated) * (recompute.treated[k].backward - layer.backward.total());
+    if (treated < content.layers[k]) {
+      recomputation += double(content.layers[k] - treated) *
+                       (recompute.rest[k].backward - layer.backward.total());
+    }
   }
   if (content.embedding) pass += shape_.embedding_forward + shape_.embedding_backward;
   if (content.head) pass += shape_.head_forward + shape_.head_backward;
@@ -929,6 +991,7 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.time[TimeItem::kTensor] += micro_batches_ * costs[slow].split_more / copies_;
   const Makespan makespan = MakespanOf(ranks);
   Hide(makespan.hidden, e.time);
+  e.time[TimeItem::kHost] = micro_batches_ * (costs[slow].forward_wait + costs[slow].backward_wait);
   e.time[TimeItem::kPipeline] = makespan.transfers + 2 * micro_batches_ * send_;
   e.time[TimeItem::kData] = micro_batches_ * costs[slow].sharding + ranks.data;
   e.time[TimeItem::kBubble] = makespan.bubble;
@@ -947,6 +1010,7 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
       StageCost cost = costs[s];
       SetMemory(at_rank, s, recompute, cost);
       GivePeak(at_rank, cost, memory);
+      e.host = std::max(e.host, OfDomain(cost.host));
       memory[MemoryItem::kAllocatorSlack] =
           slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);
     }
@@ -977,13 +1041,12 @@ Estimate Estimator::Itemise(const ParallelConfig& plan) const {
   const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(model_, plan));
   PipelineTerms terms(*this, shape, stages, plan);
   terms.SetInFlight();
-  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat({});
+  const Recompute others = OfOthers(plan.recompute);
+  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat(others);
   shape.Pair(plan.recompute, treated);
-  shape.Pair({}, rest);
-  const std::vector<int> leading = plan.recompute.full_layers > 0
-                                       ? LeadingLayers(stages, plan.recompute.full_layers)
-                                       : std::vector<int>{};
-  return terms.Itemise(plan, {.treated = treated, .rest = rest, .leading = leading});
+  shape.Pair(others, rest);
+  const std::vector<int> some = SomeLayers(stages, plan.recompute);
+  return terms.Itemise(plan, {.treated = treated, .rest = rest, .some = some});
 }
 
 }  // namespace millwright

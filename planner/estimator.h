@@ -12,6 +12,15 @@
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
 // tens of nanoseconds per recompute choice.  Tests hold that both give the same numbers.
+//
+// Offloaded layers (Recompute::offload_layers) are copied to the host's memory after their forward
+// and back before their backward, on two streams of their own, through two layers' buffers each
+// way. They are spread over their chunk, so that a pass hides copies under all of it: it takes its
+// own time or that of its copies, whichever is longer.  That leaves out the first fetch after a
+// micro-batch's own forward and counts what drains under the next pass; both are in the simulator,
+// which tests/planner/cross_check_test.cc holds beside this.  Copies are taken to slow nothing, and
+// NICs on the same PCIe switch not to slow them.
+//
 // An Estimator remembers path profiles: one a thread.
 #pragma once
 
@@ -43,12 +52,13 @@ enum class TimeItem {
   kTensor,     // exposed communication by dimension
   kContext,
   kExpert,
+  kHost,       // copies of activations to and from the host that are not hidden
   kPipeline,   // point-to-point that is not hidden
   kData,       // gradient reduction and parameter gathering that is not hidden
   kBubble,     // waiting for other stages, uneven stages included
   kOptimizer,  // and gradient clipping
 };
-inline constexpr int kTimeItems = 9;
+inline constexpr int kTimeItems = 10;
 std::string_view Name(TimeItem item);
 std::string_view JsonKey(TimeItem item);
 
@@ -59,6 +69,11 @@ struct StepTime {
   Seconds total() const;
 };
 
+// Whether hosts that have `capacity` (0: not known) have room for `needed`.
+inline bool HostHolds(Bytes needed, Bytes capacity) {
+  return capacity == Bytes(0) || needed <= capacity;
+}
+
 // A plan, costed.
 struct Estimate {
   ParallelConfig plan;
@@ -67,7 +82,8 @@ struct Estimate {
   std::vector<StageMemory> memory;  // of every pipeline rank
   int peak_stage = 0;
   Bytes peak, capacity;
-  bool fits() const { return peak <= capacity; }
+  Bytes host, host_capacity;  // of a domain: offloaded activations, and the memory; 0: not known
+  bool fits() const { return peak <= capacity && HostHolds(host, host_capacity); }
   int slowest_stage = 0;
   std::int64_t micro_batches = 0;
   double tokens_per_second_per_gpu = 0;
@@ -87,6 +103,8 @@ struct TreatedLayer {
   Bytes saved;        // a micro-batch in flight keeps this
   Bytes waiting;      // and this once only its weight gradients are to come
   Bytes working_set;  // alive beside it while this layer is in backward
+  Bytes offloaded;    //   and keeps this on the host,
+  Seconds copy;       //   where it takes this long to get, and back
 };
 
 // Everything about a model cut to one LayerShape that does not depend on pipeline, data
@@ -111,6 +129,7 @@ struct ShapeCosts {
   RankParameters token_table;  // of the embedding: what the last stage may hold again
   std::vector<PartialGradients> kind_partial;
   PartialGradients head_partial;
+  BytesPerSecond to_host;  // what copies get
 
   std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind, without pairs
   void Pair(const Recompute& recompute, std::vector<TreatedLayer>& treated) const;  // adds them
@@ -175,25 +194,30 @@ class Estimator {
 struct QuickCost {
   Seconds step;
   Bytes peak;
+  Bytes host;  // of a domain
 };
 
 // What a rank does of one micro-batch, all of its passes, and what it holds at most.
 struct RankCost {
   Seconds time;
   Bytes peak;
+  Bytes host;  // of one GPU
 };
 
-// A recompute choice made ready: every layer `treated`, or, where `leading` is not empty, the
-// first layers of every chunk treated and the others as in `rest`.  Views: all must outlive it.
+// A recompute choice made ready: every layer `treated`, or, where `some` is not empty, some layers
+// of every chunk treated and the others as in `rest`.  Views: all must outlive it.
 struct RecomputeTerms {
   std::span<const TreatedLayer> treated, rest;  // one a kind
-  std::span<const int> leading;  // [stage x kinds + kind]: how many layers are treated
+  std::span<const int> some;  // [stage x kinds + kind]: how many layers are treated
   int Treated(const StageContent& stage, std::size_t s, std::size_t k) const {
-    return leading.empty() ? stage.layers[k] : leading[s * stage.layers.size() + k];
+    return some.empty() ? stage.layers[k] : some[s * stage.layers.size() + k];
   }
 };
-// `leading` for full recompute of the first `per_chunk` layers of each chunk.
-std::vector<int> LeadingLayers(const std::vector<StageContent>& stages, int per_chunk);
+// `some`: the first layers of each chunk where they are recomputed in full, those spread over it
+// where they are offloaded; empty where all layers are treated alike.
+std::vector<int> SomeLayers(const std::vector<StageContent>& stages, const Recompute& recompute);
+// What becomes of the activations of the other layers.
+Recompute OfOthers(const Recompute& recompute);
 
 // A layer shape in a pipeline with its data parallelism and ZeRO stage: all that is left open is
 // what is recomputed.
@@ -248,12 +272,15 @@ class PipelineTerms {
   };
   struct StageCost {
     Seconds forward, backward;
-    Seconds plain_backward;  // without what is recomputed
-    Seconds weight;          // of backward
+    Seconds plain_backward;               // without what is recomputed or waited for
+    Seconds copies;                       // to the host, and from it
+    Seconds forward_wait, backward_wait;  // of each, for these
+    Seconds weight;                       // of backward
     Seconds pair, pair_ends;
     Seconds sharding;  // what ZeRO-2 and 3 add to one micro-batch
     Bytes activations, layer_working_set;
     Bytes peak;
+    Bytes host;                 // of one GPU
     bool in_backward = true;    // the peak: with a working set
     bool head_is_peak = false;  //   which is the head's
     Seconds split_more;         // of backward
@@ -271,6 +298,7 @@ class PipelineTerms {
     RankPassCosts slowest_passes, passes;  // of it, and summed: where there are forms
     Seconds data;
     Bytes peak;
+    Bytes host;  // of one GPU
   };
   enum class Ask { kTime, kTimeAndMemory };
   template <Ask ask, class Each>  // each(stage, its StageCost)
@@ -284,8 +312,12 @@ class PipelineTerms {
   void SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
                  StageCost& cost) const;
   void FinishPasses(const Stage& stage, StageCost& cost) const;
-  Bytes ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
-                      const Held& held) const;
+  struct Activations {
+    Bytes on_gpu, on_host;
+  };
+  Activations ActivationsOf(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
+                            const Held& held) const;
+  Bytes OfDomain(Bytes host) const;  // where each GPU has so much
   // The items of that peak.
   static void GivePeak(const Stage& stage, const StageCost& cost, StageMemory& memory);
   Seconds ExposedData(const Stage& stage, const StageCost& cost) const;

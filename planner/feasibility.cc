@@ -64,6 +64,8 @@ std::string_view Name(RejectionReason reason) {
       return "recompute choice does not fit the model";
     case RejectionReason::kOutOfMemory:
       return "out of memory";
+    case RejectionReason::kHostMemory:
+      return "offloaded activations over the hosts' memory";
     case RejectionReason::kTooSlow:
       return "too slow by a lower bound";
     case RejectionReason::kForbidden:
@@ -118,6 +120,8 @@ std::string_view JsonKey(RejectionReason reason) {
       return "recompute";
     case RejectionReason::kOutOfMemory:
       return "out_of_memory";
+    case RejectionReason::kHostMemory:
+      return "host_memory";
     case RejectionReason::kTooSlow:
       return "too_slow";
     case RejectionReason::kForbidden:
@@ -320,6 +324,11 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
     return Reject(RejectionReason::kRecompute, "full_layers {} is given, but recompute is not full",
                   recompute.full_layers);
   }
+  if (recompute.offload_layers > 0 && recompute.granularity == RecomputeGranularity::kFull) {
+    return Reject(RejectionReason::kRecompute,
+                  "offload_layers {} is given, but full recompute leaves nothing to offload",
+                  recompute.offload_layers);
+  }
   for (RecomputeModule m : recompute.modules) {
     if (m == RecomputeModule::kMlaUpProj && !model.latent) {
       return Reject(RejectionReason::kRecompute, "{} has no latent attention for mla_up_proj",
@@ -331,6 +340,15 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
     }
   }
   return {};
+}
+
+bool CanOffload(ScheduleKind schedule) { return !SplitsBackward(schedule); }
+
+Verdict CheckOffload(const ParallelConfig& plan) {
+  if (plan.recompute.offload_layers == 0 || CanOffload(plan.schedule)) return {};
+  return Reject(RejectionReason::kRecompute,
+                "offloaded layers do not go with schedule {}, whose backward is split",
+                NameOf(plan.schedule));
 }
 
 Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
@@ -378,7 +396,7 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
                    plan.schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1),
         CheckSchedule(model, training, plan),
         CheckZero(std::int64_t{1} * plan.data * plan.context, plan.zero, plan.zero_shard),
-        CheckRecompute(model, plan.recompute)}) {
+        CheckRecompute(model, plan.recompute), CheckOffload(plan)}) {
     if (verdict) return verdict;
   }
   return {};

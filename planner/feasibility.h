@@ -39,8 +39,9 @@ enum class RejectionReason {
   kZeroShard,            // sharding over a group that does not divide D c
   kRecompute,            // recompute settings that do not go with the model or contradict
   kOutOfMemory,
-  kTooSlow,    // a lower bound on its time rules it out of everything reported
-  kForbidden,  // by --require or --forbid
+  kHostMemory,  // offloaded activations need more than the hosts have
+  kTooSlow,     // a lower bound on its time rules it out of everything reported
+  kForbidden,   // by --require or --forbid
 };
 inline constexpr int kRejectionReasons = 24;
 std::string_view Name(RejectionReason reason);     // "attention heads not divisible by tp"
@@ -77,6 +78,10 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
 bool RunsIn(Framework framework, ScheduleKind schedule);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);
 Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute);
+// Whether layers can be offloaded under the schedule: where the gradients of weights are a pass of
+// their own, what they need would have to stay or come back a second time.
+bool CanOffload(ScheduleKind schedule);
+Verdict CheckOffload(const ParallelConfig& plan);
 
 // Everything but memory.
 Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, const GpuSpec& gpu,

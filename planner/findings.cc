@@ -10,9 +10,10 @@ namespace {
 
 auto Degrees(const ParallelConfig& p) {
   return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
-                    p.recompute.full_layers, p.recompute.modules, p.zero, p.zero_shard, p.tensor,
-                    p.sequence_parallel, p.context, p.context_kind, p.pipeline, p.virtual_stages,
-                    p.expert, p.expert_tensor, p.micro_batch_size, p.stage_layers, p.order);
+                    p.recompute.full_layers, p.recompute.offload_layers, p.recompute.modules,
+                    p.zero, p.zero_shard, p.tensor, p.sequence_parallel, p.context, p.context_kind,
+                    p.pipeline, p.virtual_stages, p.expert, p.expert_tensor, p.micro_batch_size,
+                    p.stage_layers, p.order);
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ void Fields(Io& io, Plan& ranked) {
   io(p.order);
   io(p.recompute.granularity);
   io(p.recompute.full_layers);
+  io(p.recompute.offload_layers);
   std::size_t modules = p.recompute.modules.size();
   io(modules);
   if constexpr (Io::kReads) p.recompute.modules.resize(modules);

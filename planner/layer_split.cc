@@ -99,7 +99,7 @@ class Splitter {
 
   const Estimator& estimator_;
   const ParallelConfig& plan_;
-  Bytes limit_;
+  Bytes limit_, host_limit_;  // of a GPU
   std::vector<Slot> slots_;
   std::vector<int> rank_of_stage_;
   int stages_, copies_;
@@ -116,16 +116,18 @@ Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes
     : estimator_(estimator),
       plan_(plan),
       limit_(limit),
+      host_limit_(estimator.cluster().config().host_memory /
+                  double(estimator.cluster().gpus_per_domain())),
       slots_(SlotsOf(plan)),
       rank_of_stage_(RankOfStage(ScheduleOf(plan, 1))),
       stages_(StagesPerCopy(plan)),
       copies_(CopiesOfModel(plan.schedule)),
       shape_(estimator.CostShape(ShapeOf(plan, estimator.training()))),
       treated_(shape_.Treat(plan.recompute)),
-      rest_(shape_.Treat({})),
+      rest_(shape_.Treat(OfOthers(plan.recompute))),
       work_before_{Seconds(0)} {
   shape_.Pair(plan.recompute, treated_);
-  shape_.Pair({}, rest_);
+  shape_.Pair(OfOthers(plan.recompute), rest_);
   const std::vector<LayerKind>& kinds = estimator.kinds();
   for (const LayerRun& run : estimator.model().layers) {
     const auto kind = std::find(kinds.begin(), kinds.end(), run.kind) - kinds.begin();
@@ -164,10 +166,8 @@ RankCost Splitter::CostOfRank(int rank, const Slot& slot, const Piece& piece) co
 std::vector<RankCost> Splitter::CostsOf(const std::vector<StageContent>& stages) const {
   PipelineTerms terms(estimator_, shape_, stages, plan_);
   terms.SetInFlight();
-  const std::vector<int> leading = plan_.recompute.full_layers > 0
-                                       ? LeadingLayers(stages, plan_.recompute.full_layers)
-                                       : std::vector<int>{};
-  return terms.CostOfRanks({.treated = treated_, .rest = rest_, .leading = leading});
+  const std::vector<int> some = SomeLayers(stages, plan_.recompute);
+  return terms.CostOfRanks({.treated = treated_, .rest = rest_, .some = some});
 }
 
 std::size_t Splitter::WindowId(int first, int layers) {
@@ -191,6 +191,7 @@ const RankCost& Splitter::CostOf(std::size_t slot, const Piece& piece) {
       const RankCost cost = CostOfRank(rank, slots_[slot], piece);
       at->second.time = std::max(at->second.time, cost.time);
       at->second.peak = std::max(at->second.peak, cost.peak);
+      at->second.host = std::max(at->second.host, cost.host);
     }
   }
   return at->second;
@@ -241,7 +242,7 @@ std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Value& va
         if (std::isinf(from.value)) continue;
         ForEachPiece(slot, front, back, bound, [&](const Piece& piece) {
           const RankCost& cost = CostOf(slot, piece);
-          if (cost.time > bound || cost.peak > limit_) return;
+          if (cost.time > bound || cost.peak > limit_ || !HostHolds(cost.host, host_limit_)) return;
           State& to = best[slot + 1][At(front + piece.front, back + piece.back)];
           const double joined = join(from.value, value(cost.time, piece));
           if (joined < to.value) to = {joined, piece.front, piece.back};
@@ -300,7 +301,10 @@ std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConf
                                   Bytes memory_limit) {
   if (!CanSplit(plan)) return {};
   const Estimate as_it_is = estimator.Itemise(plan);
-  const bool fits = as_it_is.peak <= memory_limit;
+  const auto fits_in = [&](const Estimate& estimate) {
+    return estimate.peak <= memory_limit && HostHolds(estimate.host, estimate.host_capacity);
+  };
+  const bool fits = fits_in(as_it_is);
   Splitter splitter(estimator, plan, memory_limit);
   const Seconds slowest = splitter.SlowestAsItIs();
   for (const double slower : kSlower) {
@@ -310,7 +314,7 @@ std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConf
     ParallelConfig split = plan;
     split.stage_layers = *layers;
     Estimate estimate = estimator.Itemise(split);
-    if (estimate.peak > memory_limit) return {};
+    if (!fits_in(estimate)) return {};
     if (fits && estimate.step > (1 - kWorthIt) * as_it_is.step) return {};
     return estimate;
   }

@@ -241,6 +241,7 @@ class Interpreter {
     Pipeline();
     Sharding();
     Recomputation();
+    Offloading();
     Software();
     // By itself an unknown option is left out; beside mistakes it may be the cause of one.
     for (const std::string& unknown : unknown_) {
@@ -976,6 +977,25 @@ class Interpreter {
     if (Has("--moe-layer-recompute")) AddModule(r, RecomputeModule::kMoe);
   }
 
+  // Of whole layers: the first so many of the model, their copies spread over all.  As
+  // transformer_config.py has it.
+  void Offloading() {
+    const Job& job = run_.job;
+    Recompute& r = run_.job.parallel.recompute;
+    if (!Set(r.offload_layers, "--cpu-offloading-num-layers", {0, kMostLayers})) return;
+    if (r.offload_layers == 0) return;
+    if (reading_.model && r.offload_layers >= job.model.num_layers) {
+      Mistake("--cpu-offloading-num-layers",
+              fmt::format("offloads fewer than the {} layers", job.model.num_layers));
+    }
+    if (job.parallel.pipeline > 1) {
+      Mistake("--cpu-offloading-num-layers", "does not go with pipeline parallelism");
+    }
+    if (r.granularity != RecomputeGranularity::kNone) {
+      Mistake("--cpu-offloading-num-layers", "does not go with recomputation");
+    }
+  }
+
   static void AddModule(Recompute& r, RecomputeModule module) {
     r.granularity = RecomputeGranularity::kSelective;
     if (std::find(r.modules.begin(), r.modules.end(), module) == r.modules.end()) {
@@ -1016,7 +1036,6 @@ class Interpreter {
     t.flash_attention = backend != "unfused" && backend != "local";
     t.fp8_activation_store = Has("--activation-func-fp8-input-store");
     t.fused_cross_entropy = Has("--cross-entropy-loss-fusion");
-    Set(t.offloaded_layers, "--cpu-offloading-num-layers", {0, kMostLayers});
 
     const std::string graph = Choice("--cuda-graph-impl", {"none", "local", "transformer_engine"});
     const Given* scope = Find("--cuda-graph-scope");

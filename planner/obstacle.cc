@@ -16,10 +16,10 @@
 namespace millwright {
 namespace {
 
-constexpr Knob kNumbers[] = {Knob::kTp,    Knob::kSp,        Knob::kCp,        Knob::kCpKind,
-                             Knob::kPp,    Knob::kVpp,       Knob::kDp,        Knob::kEp,
-                             Knob::kEtp,   Knob::kZero,      Knob::kZeroShard, Knob::kSchedule,
-                             Knob::kOrder, Knob::kMicroBatch};
+constexpr Knob kNumbers[] = {Knob::kTp,    Knob::kSp,         Knob::kCp,        Knob::kCpKind,
+                             Knob::kPp,    Knob::kVpp,        Knob::kDp,        Knob::kEp,
+                             Knob::kEtp,   Knob::kZero,       Knob::kZeroShard, Knob::kSchedule,
+                             Knob::kOrder, Knob::kMicroBatch, Knob::kOffload};
 
 std::vector<int> UpTo(int first, std::int64_t last) {
   std::vector<int> values(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)));
@@ -48,6 +48,10 @@ Values ValuesOf(const Job& job, Knob knob) {
       return {Divisors(gpus, gpus), all_gpus, gpus};
     case Knob::kZeroShard:
       return {UpTo(0, gpus), all_gpus, gpus, false};
+    case Knob::kOffload:
+      return {UpTo(0, job.model.num_layers),
+              fmt::format("the {} layers", FormatInteger(job.model.num_layers)),
+              job.model.num_layers, false};
     case Knob::kVpp:
       return {UpTo(1, job.model.num_layers),
               fmt::format("the {} layers", FormatInteger(job.model.num_layers)),
@@ -180,6 +184,7 @@ ParallelConfig Plainest(const Job& job, const PlanFilter& filter) {
       p.recompute = named.front();
     }
   }
+  p.recompute.offload_layers = first(Knob::kOffload);
   return p;
 }
 

@@ -32,6 +32,7 @@ constexpr KnobSpelling kKnobs[] = {
     {Knob::kZero, "zero"},
     {Knob::kZeroShard, "zero_shard"},
     {Knob::kRecompute, "recompute"},
+    {Knob::kOffload, "offload"},
     {Knob::kSchedule, "schedule"},
     {Knob::kOrder, "order"},
 };
@@ -87,6 +88,7 @@ std::string_view AcceptedValues(Knob knob) {
     case Knob::kZero:
       return "0, 1, 2 or 3";
     case Knob::kZeroShard:
+    case Knob::kOffload:
       return "an integer >= 0";
     case Knob::kRecompute:
       return "none, selective, full, full(all), full(N) or selective(MODULE,...), modules "
@@ -127,7 +129,8 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
   }
   const auto value = ParseInt(text);
   if (!value) return {};
-  const int min = knob == Knob::kZero || knob == Knob::kZeroShard ? 0 : 1;
+  const bool from_zero = knob == Knob::kZero || knob == Knob::kZeroShard || knob == Knob::kOffload;
+  const int min = from_zero ? 0 : 1;
   const int max = knob == Knob::kZero ? 3 : 1 << 30;
   if (*value < min || *value > max) return {};
   return value;
@@ -240,7 +243,9 @@ bool PlanFilter::Allows(Knob knob, int value) const {
   return true;
 }
 
-bool PlanFilter::Allows(const Recompute& recompute) const {
+bool PlanFilter::Allows(const Recompute& of_plan) const {
+  Recompute recompute = of_plan;
+  recompute.offload_layers = 0;
   for (const Term& term : terms_) {
     if (term.knob != Knob::kRecompute) continue;
     bool listed = false;
@@ -278,7 +283,8 @@ bool PlanFilter::Allows(const ParallelConfig& p) const {
          Allows(Knob::kEtp, p.expert_tensor) && Allows(Knob::kMicroBatch, p.micro_batch_size) &&
          Allows(Knob::kZero, p.zero) && Allows(Knob::kZeroShard, p.zero_shard) &&
          Allows(Knob::kSchedule, static_cast<int>(p.schedule)) && Allows(p.recompute) &&
-         Allows(Knob::kOrder, static_cast<int>(p.order));
+         Allows(Knob::kOrder, static_cast<int>(p.order)) &&
+         Allows(Knob::kOffload, p.recompute.offload_layers);
 }
 
 }  // namespace millwright

@@ -26,6 +26,7 @@ enum class Knob {
   kZero,
   kZeroShard,
   kRecompute,
+  kOffload,
   kSchedule,
   kOrder
 };
@@ -45,8 +46,8 @@ class PlanFilter {
   void Require(std::string_view text, std::string_view option = "--require");
   void Forbid(std::string_view text, std::string_view option = "--forbid");
 
-  bool Allows(Knob knob, int value) const;  // sp 0 or 1; kinds and schedules by enum value
-  bool Allows(const Recompute& recompute) const;
+  bool Allows(Knob knob, int value) const;        // sp 0 or 1; kinds and schedules by enum value
+  bool Allows(const Recompute& recompute) const;  // but for offloading, a knob of its own
   bool Allows(const ParallelConfig& plan) const;
   bool empty() const { return terms_.empty(); }
 

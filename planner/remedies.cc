@@ -47,6 +47,14 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   try_training(!training.fused_cross_entropy, "fused cross-entropy (--fused-cross-entropy)",
                [](TrainingConfig& t) { t.fused_cross_entropy = true; });
 
+  if (!options.offload) {
+    SearchOptions offloading = quick;
+    offloading.offload = true;
+    if (const auto plan = Best(model, training, cluster, offloading)) {
+      remedies.push_back({"activations offloaded to the host (--offload)", *plan});
+    }
+  }
+
   ClusterConfig larger = cluster;
   std::optional<RankedPlan> found;
   for (int doubling = 0; doubling < kMostDoublings && !found; ++doubling) {

@@ -241,7 +241,9 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     return result;
   }
   result.memory_limit = (1 - options.memory_margin) * cluster.gpu().hbm_capacity;
-  Space space = SpaceOf(model, training, cluster, options.filter, result.memory_limit, all);
+  const bool offload = options.offload || options.filter.About(Knob::kOffload).required;
+  Space space =
+      SpaceOf(model, training, cluster, options.filter, result.memory_limit, offload, all);
   space.exhaustive = options.exhaustive;
   space.objective = all.objective = options.objective;
   const int threads = options.threads > 0 ? options.threads : Cores();

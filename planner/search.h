@@ -4,7 +4,8 @@
 //
 // The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, pipeline schedule, dp,
 // ZeRO stage and its shard (all data-parallel ranks, or those of one domain), and recomputation
-// (none, every set of modules that drops something, full for all or the first N layers of a chunk).
+// (none, every set of modules that drops something, full for all or the first N layers of a chunk);
+// where it is asked for, N layers of a chunk offloaded over none or one module of these.
 // Nothing about which degree belongs where is built in.  Schedules are 1F1B and interleaved, which
 // every framework with pipelines has, or those that the filter requires.  ZeRO-2 and 3 go with 1F1B
 // and interleaved, and with other schedules where the framework has both: there the estimate is up
@@ -54,6 +55,7 @@ struct SearchOptions {
   double memory_margin = 0.05;  // of the GPU's memory that a plan must leave free
   int threads = 0;              // 0: one a core
   bool split_layers = true;     // divide the layers of the best anew (planner/layer_split)
+  bool offload = false;  // activations to the host too; so it is where the filter asks for it
   PlanFilter filter;
   // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
   // work alone takes least.

@@ -13,33 +13,38 @@ namespace {
 // Models of hundreds of layers do not need every step: vpp is tried up to the first, and a chunk's
 // partial recomputation in at most the second many steps.
 constexpr int kMostVirtualStages = 128;
-constexpr int kMostPartialRecomputes = 128;
+constexpr int kMostPartialRecomputes = 128;  // and of offloading
 
 PipelineLayout LayoutOf(const ModelConfig& model, const ScheduleChoice& choice,
-                        const PlanFilter& filter, std::vector<int> rank_of_stage) {
+                        const PlanFilter& filter, bool offload, std::vector<int> rank_of_stage) {
   PipelineLayout layout{.virtual_stages = choice.virtual_stages,
                         .schedules = {choice.kind},
-                        .rank_of_stage = std::move(rank_of_stage),
-                        .leading = {}};
+                        .rank_of_stage = std::move(rank_of_stage)};
   layout.stages = DistinctStages(
       StagesOf(model, choice.pipeline, layout.rank_of_stage, CopiesOfModel(choice.kind)));
   std::size_t longest = 0;
   for (const StageContent& stage : layout.stages) {
     for (const auto& chunk : stage.chunks) longest = std::max(longest, chunk.size());
   }
-  const int step = (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes;
-  Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
-  for (int n = step; n < int(longest); n += std::max(1, step)) {
-    some_layers.full_layers = n;
-    if (!filter.Allows(some_layers)) continue;
-    layout.full_layers.push_back(n);
-    layout.leading.push_back(LeadingLayers(layout.stages, n));
+  const int step =
+      std::max(1, (int(longest) + kMostPartialRecomputes - 1) / kMostPartialRecomputes);
+  for (int n = step; n < int(longest); n += step) {
+    const Recompute first{
+        .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = n};
+    if (filter.Allows(first)) layout.full.push_back({n, SomeLayers(layout.stages, first)});
+  }
+  if (!offload) return layout;
+  for (int n = step; n < int(longest) + step; n += step) {
+    const Recompute spread{.offload_layers = std::min(n, int(longest))};
+    if (filter.Allows(Knob::kOffload, spread.offload_layers)) {
+      layout.offload.push_back({spread.offload_layers, SomeLayers(layout.stages, spread)});
+    }
   }
   return layout;
 }
 
 PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const PlanFilter& filter,
-                          std::int64_t& forbidden) {
+                          bool offload, std::int64_t& forbidden) {
   // 1F1B and interleaved first: the coarse search takes the first few.
   std::vector<ScheduleKind> kinds = {ScheduleKind::k1F1B, ScheduleKind::kInterleaved};
   for (const auto& name : TrainingScheduleNames()) {
@@ -76,7 +81,7 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
         if (same != of_degree.end()) {
           same->schedules.push_back(kind);
         } else {
-          of_degree.push_back(LayoutOf(model, choice, filter, std::move(rank_of_stage)));
+          of_degree.push_back(LayoutOf(model, choice, filter, offload, std::move(rank_of_stage)));
         }
       }
     }
@@ -183,6 +188,14 @@ std::vector<Recompute> RecomputeChoices(const ModelConfig& model) {
   return choices;
 }
 
+std::vector<Recompute> OffloadChoices(const ModelConfig& model) {
+  std::vector<Recompute> choices = RecomputeChoices(model);
+  std::erase_if(choices, [](const Recompute& choice) {
+    return choice.granularity == RecomputeGranularity::kFull || choice.modules.size() > 1;
+  });
+  return choices;
+}
+
 bool Space::Irrelevant(Seconds step, Bytes peak) const {
   // Bounds and costs are sums in different orders.
   constexpr double kRounding = 1e-9;
@@ -242,8 +255,9 @@ std::vector<Sharding> Space::Shardings(const ParallelConfig& plan) const {
   return shardings;
 }
 
-std::int64_t Space::Choices(const PipelineLayout& layout) const {
-  return std::ssize(choices) + (partial_recompute ? std::ssize(layout.leading) : 0);
+std::int64_t Space::Choices(const PipelineLayout& layout, ScheduleKind schedule) const {
+  return std::ssize(choices) + (partial_recompute ? std::ssize(layout.full) : 0) +
+         (CanOffload(schedule) ? std::ssize(offloads) * std::ssize(layout.offload) : 0);
 }
 
 Verdict Space::Check(ParallelConfig plan, ScheduleKind schedule) const {
@@ -256,7 +270,7 @@ Verdict Space::Check(ParallelConfig plan, ScheduleKind schedule) const {
 }
 
 Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-              const PlanFilter& filter, Bytes memory_limit, Findings& findings) {
+              const PlanFilter& filter, Bytes memory_limit, bool offload, Findings& findings) {
   std::int64_t& forbidden = findings.rejected[static_cast<int>(RejectionReason::kForbidden)];
   Space space{.model = model,
               .training = training,
@@ -265,10 +279,11 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
               .memory_limit = memory_limit,
               .shapes = ShapesOf(model, training, cluster.gpus(), filter, findings),
               .micro_batches = {},
-              .layouts = LayoutsOf(model, cluster.gpus(), filter, forbidden),
+              .layouts = LayoutsOf(model, cluster.gpus(), filter, offload, forbidden),
               .choices = {},
               .zeros = {},
-              .orders = {}};
+              .orders = {},
+              .offloads = {}};
   const auto keep = [&](bool allowed, auto& list, const auto& value) {
     if (allowed) {
       list.push_back(value);
@@ -279,8 +294,18 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
   for (int b : Divisors(training.global_batch_size, training.global_batch_size)) {
     keep(filter.Allows(Knob::kMicroBatch, b), space.micro_batches, b);
   }
-  for (const Recompute& choice : RecomputeChoices(model)) {
-    keep(filter.Allows(choice), space.choices, choice);
+  if (filter.Allows(Knob::kOffload, 0)) {
+    for (const Recompute& choice : RecomputeChoices(model)) {
+      keep(filter.Allows(choice), space.choices, choice);
+    }
+  } else {
+    ++forbidden;
+    space.partial_recompute = false;
+  }
+  if (offload) {
+    for (const Recompute& choice : OffloadChoices(model)) {
+      keep(filter.Allows(choice), space.offloads, choice);
+    }
   }
   for (int zero : {0, 1, 2, 3}) keep(filter.Allows(Knob::kZero, zero), space.zeros, zero);
   const bool any_order = filter.About(Knob::kOrder).terms > 0;
@@ -313,12 +338,20 @@ Space CoarsePart(const Space& space, bool other_schedules) {
   std::erase_if(coarse.layouts, [](const auto& of_degree) { return of_degree.second.empty(); });
   if (std::count(space.zeros.begin(), space.zeros.end(), 1)) coarse.zeros = {1};
   coarse.partial_recompute = false;
+  // Of offloading one choice, and half of the layers or all.
+  coarse.offloads.resize(std::min<std::size_t>(1, coarse.offloads.size()));
+  for (auto& [pipeline, layouts] : coarse.layouts) {
+    for (PipelineLayout& layout : layouts) {
+      std::vector<PipelineLayout::OfChunk>& counts = layout.offload;
+      if (counts.size() > 2) counts = {counts[(counts.size() - 1) / 2], counts.back()};
+    }
+  }
   return coarse;
 }
 
 std::int64_t CandidateCount::Of(const PipelineLayout& layout, ScheduleKind schedule,
                                 const std::vector<Sharding>& shardings) const {
-  return space_.Choices(layout) *
+  return space_.Choices(layout, schedule) *
          std::count_if(shardings.begin(), shardings.end(), [&](const Sharding& sharding) {
            return ShardsUnder(space_.training.framework, schedule, sharding.zero);
          });
@@ -392,7 +425,7 @@ const std::vector<CandidateCount::OfPipeline>& CandidateCount::OfCut(std::int64_
       for (ScheduleKind schedule : layout.schedules) {
         if (space_.Check(plan, schedule)) continue;
         (ShardsUnder(space_.training.framework, schedule, 3) ? of.any_zero : of.low_zero) +=
-            space_.Choices(layout);
+            space_.Choices(layout, schedule);
       }
     }
     pipelines.push_back(of);

@@ -30,15 +30,22 @@ namespace millwright {
 // Every choice of recomputation worth costing for this model, but those of some layers alone: none,
 // sets of modules, full.
 std::vector<Recompute> RecomputeChoices(const ModelConfig& model);
+// Those that are searched with offloading: none, and each module by itself.
+std::vector<Recompute> OffloadChoices(const ModelConfig& model);
 
 // Pipeline splits that candidates share, and the schedules that lay stages out like that.
 struct PipelineLayout {
   int virtual_stages = 1;
   std::vector<ScheduleKind> schedules;
   std::vector<int> rank_of_stage;
-  std::vector<StageContent> stages;       // distinct
-  std::vector<int> full_layers;           // full recompute of the first so many layers of a chunk,
-  std::vector<std::vector<int>> leading;  // and what that is of each stage
+  std::vector<StageContent> stages;  // distinct
+  // Choices of which some layers of a chunk are treated: so many of them, and what that is of each
+  // stage (SomeLayers).
+  struct OfChunk {
+    int layers = 0;
+    std::vector<int> some;
+  };
+  std::vector<OfChunk> full, offload;
 };
 using PipelineLayouts = std::map<int, std::vector<PipelineLayout>>;  // by pipeline degree
 
@@ -80,6 +87,7 @@ struct Space {
   std::vector<RankOrder> orders;
   bool overlapping = false;  // some schedule Overlaps
   bool partial_recompute = true;
+  std::vector<Recompute> offloads;  // what an offloaded plan does beside offloading; empty: none is
 
   // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
   // than the front's, or no better than a plan that is known, is not on the front.
@@ -105,7 +113,8 @@ struct Space {
   // The ways to shard `plan`'s state: over all data-parallel ranks, or HSDP's usual shard, those
   // inside a domain; or over what was asked for.  In each of the orders, where they differ.
   std::vector<Sharding> Shardings(const ParallelConfig& plan) const;
-  std::int64_t Choices(const PipelineLayout& layout) const;
+  // Of recomputation and offloading.
+  std::int64_t Choices(const PipelineLayout& layout, ScheduleKind schedule) const;
   // `plan` has this layout: whether it can run under `schedule`.
   Verdict Check(ParallelConfig plan, ScheduleKind schedule) const;
 };
@@ -113,7 +122,7 @@ struct Space {
 // What of the space comes from tensor, context and expert cuts, the pipelines and the rest; what
 // the checks and the filter take out of them is counted in `findings`.
 Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-              const PlanFilter& filter, Bytes memory_limit, Findings& findings);
+              const PlanFilter& filter, Bytes memory_limit, bool offload, Findings& findings);
 // What a coarse search leaves out: large micro-batches, all but a few ways to shard and recompute,
 // and of 1F1B and interleaved many virtual stages.  Other schedules have a coarse search of their
 // own, of the first of each one's layouts.

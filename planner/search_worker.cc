@@ -76,6 +76,12 @@ void SearchWorker::Treat(const ShapeCosts& costs) {
   for (const Recompute& choice : space_.choices) treated_.push_back({&choice, costs.Treat(choice)});
   untreated_ = costs.Treat({});
   fully_ = costs.Treat(kFirstLayer);
+  offloads_.clear();
+  for (const Recompute& choice : space_.offloads) {
+    Recompute offloaded = choice;
+    offloaded.offload_layers = 1;
+    offloads_.push_back({&choice, costs.Treat(offloaded), costs.Treat(choice)});
+  }
   paired_ = false;
   if (!space_.exhaustive) {
     // Choices that are no worse than every other in time or memory, of some kind of layer.
@@ -122,12 +128,25 @@ void SearchWorker::SetLeast() {
     take(untreated_);
     take(fully_);
   }
+  // Of offloading the least is that nothing waits for a copy and no buffer is needed.
+  for (const Offload& offload : offloads_) {
+    take(offload.offloaded);
+    take(offload.others);
+  }
+  for (TreatedLayer& least : least_) {
+    least.copy = Seconds(0);
+    least.offloaded = Bytes(0);
+  }
 }
 
 void SearchWorker::Pair(const ShapeCosts& costs) {
   for (Choice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
   costs.Pair({}, untreated_);
   costs.Pair(kFirstLayer, fully_);
+  for (Offload& offload : offloads_) {
+    costs.Pair(*offload.recompute, offload.offloaded);
+    costs.Pair(*offload.recompute, offload.others);
+  }
   paired_ = true;
   SetLeast();
 }
@@ -197,16 +216,28 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
 }
 
 template <class Act>
-void SearchWorker::ForEachChoice(const PipelineLayout& layout, const Act& act) const {
+void SearchWorker::ForEachChoice(const PipelineLayout& layout, ScheduleKind schedule,
+                                 const Act& act) const {
   for (const Choice& choice : treated_) {
-    act(RecomputeTerms{.treated = choice.treated, .rest = {}, .leading = {}}, *choice.recompute);
+    act(RecomputeTerms{.treated = choice.treated, .rest = {}, .some = {}}, *choice.recompute);
   }
-  if (!space_.partial_recompute) return;
-  Recompute some_layers{.granularity = RecomputeGranularity::kFull, .modules = {}};
-  for (std::size_t n = 0; n < layout.leading.size(); ++n) {
-    some_layers.full_layers = layout.full_layers[n];
-    act(RecomputeTerms{.treated = fully_, .rest = untreated_, .leading = layout.leading[n]},
-        some_layers);
+  if (space_.partial_recompute) {
+    Recompute first{.granularity = RecomputeGranularity::kFull, .modules = {}};
+    for (const PipelineLayout::OfChunk& full : layout.full) {
+      first.full_layers = full.layers;
+      act(RecomputeTerms{.treated = fully_, .rest = untreated_, .some = full.some}, first);
+    }
+  }
+  if (!CanOffload(schedule)) return;
+  for (const Offload& offload : offloads_) {
+    Recompute spread = *offload.recompute;
+    for (const PipelineLayout::OfChunk& of_chunk : layout.offload) {
+      spread.offload_layers = of_chunk.layers;
+      act(
+          RecomputeTerms{
+              .treated = offload.offloaded, .rest = offload.others, .some = of_chunk.some},
+          spread);
+    }
   }
 }
 
@@ -215,7 +246,7 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
   const LayoutKey key = KeyOf(plan, space_.training);
   best_ = &findings_.best[key];
   near_ = &findings_.near[key];
-  const RecomputeTerms least{.treated = least_, .rest = {}, .leading = {}};
+  const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(terms, layout, plan);
     return;
@@ -229,35 +260,37 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
     return space_.Irrelevant(cost.step, cost.peak);
   };
   if (!space_.exhaustive && irrelevant()) {
-    const std::int64_t candidates = space_.Choices(layout);
+    const std::int64_t candidates = space_.Choices(layout, plan.schedule);
     findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += candidates;
     findings_.RuleOut(Bound::kRecompute, candidates);
     return;
   }
   if (!in_flight) terms.SetInFlight();
   findings_.RuleOut(Bound::kChoice, std::ssize(space_.choices) - std::ssize(treated_));
-  ForEachChoice(layout, [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
-    Cost(terms, recompute_terms, plan, recompute);
-  });
+  ForEachChoice(layout, plan.schedule,
+                [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+                  Cost(terms, recompute_terms, plan, recompute);
+                });
 }
 
 void SearchWorker::CostHopeless(PipelineTerms& terms, const PipelineLayout& layout,
                                 const ParallelConfig& plan) {
   std::int64_t open = 0;
-  ForEachChoice(layout, [&](const RecomputeTerms&, const Recompute&) { ++open; });
+  ForEachChoice(layout, plan.schedule, [&](const RecomputeTerms&, const Recompute&) { ++open; });
   std::optional<RankedPlan>& nearest =
       findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
   // It may still be the nearest miss.
   if (!nearest || terms.FloorPeak() <= nearest->peak || space_.exhaustive) {
     terms.SetInFlight();
-    ForEachChoice(layout, [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
-      Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
-    });
+    ForEachChoice(layout, plan.schedule,
+                  [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
+                    Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
+                  });
   }
   if (space_.exhaustive) {
     findings_.searched += open;
   } else {
-    findings_.RuleOut(Bound::kModelState, space_.Choices(layout));
+    findings_.RuleOut(Bound::kModelState, space_.Choices(layout, plan.schedule));
   }
 }
 
@@ -282,6 +315,10 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit) keep_better(*near_);
+    return;
+  }
+  if (!HostHolds(cost.host, space_.cluster.config().host_memory)) {
+    ++findings_.rejected[static_cast<int>(RejectionReason::kHostMemory)];
     return;
   }
   keep_better(*best_);

@@ -45,7 +45,7 @@ class SearchWorker {
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
   template <class Act>  // act(its RecomputeTerms, the Recompute)
-  void ForEachChoice(const PipelineLayout& layout, const Act& act) const;
+  void ForEachChoice(const PipelineLayout& layout, ScheduleKind schedule, const Act& act) const;
 
   const Space& space_;
   const Estimator& estimator_;
@@ -54,6 +54,11 @@ class SearchWorker {
   Findings findings_;
   std::vector<Choice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;
+  struct Offload {
+    const Recompute* recompute;                   // beside offloading
+    std::vector<TreatedLayer> offloaded, others;  // layers, under it
+  };
+  std::vector<Offload> offloads_;
   std::vector<TreatedLayer> least_;            // the least of all of these
   bool paired_ = false;                        // these have their pairs
   std::vector<ScheduleKind> feasible_;         // of the pipeline at hand

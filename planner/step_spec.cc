@@ -553,7 +553,7 @@ std::vector<StageMemory> HeldByRanks(const Estimator& estimator, const ParallelC
   PipelineTerms terms(estimator, shape, distinct, held);
   terms.SetInFlight();
   std::vector<StageMemory> memory =
-      terms.Itemise(held, {.treated = layers, .rest = {}, .leading = {}}).memory;
+      terms.Itemise(held, {.treated = layers, .rest = {}, .some = {}}).memory;
   for (StageMemory& rank : memory) {
     for (MemoryItem item : {MemoryItem::kActivations, MemoryItem::kLogits, MemoryItem::kWorkingSet,
                             MemoryItem::kAllocatorSlack}) {
@@ -599,23 +599,40 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
     throw ConfigError(fmt::format("schedule {} cuts the model into {} stages, and {} has {} layers",
                                   spec.schedule.name, stages, model.name, model.num_layers));
   }
+  const bool split = std::any_of(
+      spec.schedule.orders.begin(), spec.schedule.orders.end(), [](const std::vector<Pass>& order) {
+        return std::any_of(order.begin(), order.end(), [](const Pass& pass) {
+          return pass.kind == PassKind::kBackwardInput || pass.overlaps_next;
+        });
+      });
+  if (plan.recompute.offload_layers > 0 && split) {
+    throw ConfigError(fmt::format(
+        "schedule {} splits the backward pass, or runs passes in pairs, which does not go with "
+        "offloaded layers",
+        spec.schedule.name));
+  }
   const std::int64_t micro_batches =
       training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   MILLWRIGHT_CHECK(micro_batches == spec.schedule.micro_batches);
 
-  // Layers that are recomputed in full and others of the same kind are two kinds here.
-  const bool partly = plan.recompute.full_layers > 0;
-  const auto treated = costs.Treat(plan.recompute);
-  const auto untreated = costs.Treat({});
+  // Layers that are recomputed in full, or offloaded, and others of the same kind are two kinds
+  // here.
+  const Recompute& recompute = plan.recompute;
+  const Recompute of_others = OfOthers(recompute);
+  const bool partly = recompute.full_layers > 0 || recompute.offload_layers > 0;
+  const auto treated = costs.Treat(recompute);
+  const auto others = costs.Treat(of_others);
   const std::vector<LayerKind>& kinds = estimator.kinds();
   for (int pass = 0; pass < (partly ? 2 : 1); ++pass) {
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       const std::vector<Operator> operators = LayerOperators(model, kinds[k], shape, training);
       LayerPasses layer =
-          PassesOf(operators, paths, context, shape, pass == 0 ? plan.recompute : Recompute{});
-      const TreatedLayer& t = pass == 0 ? treated[k] : untreated[k];
+          PassesOf(operators, paths, context, shape, pass == 0 ? recompute : of_others);
+      const TreatedLayer& t = pass == 0 ? treated[k] : others[k];
       layer.saved = t.saved;
       layer.held_for_weight = t.waiting;
+      layer.offloaded = t.offloaded;
+      layer.copy = t.copy;
       layer.working_set = t.working_set;
       spec.kinds.push_back(std::move(layer));
     }
@@ -645,7 +662,10 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   for (const std::vector<int>& of_stage : kinds_of_stage) {
     std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
     for (std::size_t i = 0; i < out.size(); ++i) {
-      if (partly && int(i) >= plan.recompute.full_layers) out[i] += int(kinds.size());
+      const bool is_treated = recompute.offload_layers > 0
+                                  ? IsSpread(int(i), int(out.size()), recompute.offload_layers)
+                                  : int(i) < recompute.full_layers;
+      if (partly && !is_treated) out[i] += int(kinds.size());
     }
   }
 

@@ -433,10 +433,10 @@ std::string ScheduleNames() {
 }  // namespace
 
 std::vector<KnobDoc> KnobDocs() {
-  constexpr Knob kKnobs[] = {Knob::kTp,        Knob::kSp,         Knob::kCp,   Knob::kCpKind,
-                             Knob::kPp,        Knob::kVpp,        Knob::kDp,   Knob::kEp,
-                             Knob::kEtp,       Knob::kMicroBatch, Knob::kZero, Knob::kZeroShard,
-                             Knob::kRecompute, Knob::kSchedule,   Knob::kOrder};
+  constexpr Knob kKnobs[] = {Knob::kTp,        Knob::kSp,         Knob::kCp,       Knob::kCpKind,
+                             Knob::kPp,        Knob::kVpp,        Knob::kDp,       Knob::kEp,
+                             Knob::kEtp,       Knob::kMicroBatch, Knob::kZero,     Knob::kZeroShard,
+                             Knob::kRecompute, Knob::kOffload,    Knob::kSchedule, Knob::kOrder};
   const std::vector<std::string_view> names = KnobNames();
   MILLWRIGHT_CHECK(names.size() == std::size(kKnobs));
   std::vector<KnobDoc> docs;
@@ -496,8 +496,12 @@ std::vector<KnobDoc> KnobDocs() {
         doc.accepted = "tp-cp-ep-dp-pp, tp-cp-ep-pp-dp";
         doc.meaning =
             "which ranks have neighbouring GPUs, innermost first; the search takes the first "
-            "unless "
-            "told";
+            "unless told";
+        break;
+      case Knob::kOffload:
+        doc.accepted = "0, 1, ...";
+        doc.flag = "--offload-layers";
+        doc.meaning = "layers of each virtual stage whose activations wait in host memory";
         break;
       case Knob::kSchedule:
         doc.accepted = ScheduleNames();

@@ -82,9 +82,7 @@ std::string BriefName(const ParallelConfig& p) {
   if (p.expert_tensor > 1) name += fmt::format(" etp{}", p.expert_tensor);
   name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);
   if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
-  if (p.recompute.granularity != RecomputeGranularity::kNone) {
-    name += ' ' + ShortName(p.recompute);
-  }
+  if (p.recompute != Recompute{}) name += ' ' + ShortName(p.recompute);
   if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
@@ -113,6 +111,10 @@ std::string ResultSentence(const Estimate& e) {
 }
 
 std::string MissSentence(const Estimate& e, Bytes limit, const GpuSpec& gpu) {
+  if (e.peak <= limit && !HostHolds(e.host, e.host_capacity)) {
+    return fmt::format("the activations that it offloads are {} a node, and its hosts have {}",
+                       GiB(e.host), GiB(e.host_capacity));
+  }
   const StageMemory& stage = e.memory[std::size_t(e.peak_stage)];
   const MemoryItem largest = stage.largest();
   const std::string room = limit < e.capacity
@@ -204,7 +206,17 @@ std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
   }
   table.Row({"Micro-batches", fmt::format("{} of {}", FormatInteger(e.micro_batches),
                                           Counted(p.micro_batch_size, "sequence"))});
-  table.Row({"Recompute", ShortName(p.recompute)});
+  Recompute on_gpu = p.recompute;
+  on_gpu.offload_layers = 0;
+  table.Row({"Recompute", ShortName(on_gpu)});
+  if (p.recompute.offload_layers > 0) {
+    const std::string of =
+        e.host_capacity.value > 0 ? fmt::format(" of {}", GiB(e.host_capacity)) : std::string();
+    table.Row({"Offloaded",
+               fmt::format("{} of each {}, {}{} of host memory a node",
+                           Counted(p.recompute.offload_layers, "layer"),
+                           p.virtual_stages > 1 ? "virtual stage" : "stage", GiB(e.host), of)});
+  }
   table.Row({"Speed",
              fmt::format("{} tokens/s/GPU, {} of the model, MFU {}, HFU {}",
                          FormatRate(e.tokens_per_second_per_gpu),

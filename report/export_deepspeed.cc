@@ -101,7 +101,7 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
   cannot(t.overlap_param_gather != t.overlap_grad_reduce, "training.overlap_param_gather",
          "overlap_comm is of gradients and parameters alike");
-  cannot(t.offloaded_layers > 0, "training.offloaded_layers",
+  cannot(p.recompute.offload_layers > 0, "parallel.recompute",
          "cpu_checkpointing is of what full recomputation keeps, not of layers");
 
   const bool fp16 = t.precision == Precision::kFp16;
@@ -157,7 +157,7 @@ void ExportFsdp(const Job& job, Exported& exported) {
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
   cannot(!t.overlap_grad_reduce, "training.overlap_grad_reduce", "FSDP always overlaps");
   cannot(!t.overlap_param_gather, "training.overlap_param_gather", "FSDP always overlaps");
-  cannot(t.offloaded_layers > 0, "training.offloaded_layers", "activations are not offloaded");
+  cannot(p.recompute.offload_layers > 0, "parallel.recompute", "activations are not offloaded");
   cannot(true, "training.global_batch_size",
          fmt::format("give the program {} sequences a rank and {} passes of accumulation",
                      p.micro_batch_size, MicroBatches(job)));

@@ -171,7 +171,6 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
   cannot(t.fused_swiglu, "training.fused_swiglu", "torch.compile decides what is kept");
   cannot(t.fp8_activation_store, "training.fp8_activation_store", "it is kept as computed");
   cannot(t.fused_cross_entropy, "training.fused_cross_entropy", "the loss keeps fp32 logits");
-  cannot(t.offloaded_layers > 0, "training.offloaded_layers", "activations are not offloaded");
   cannot(t.moe_imbalance != 1, "training.moe_imbalance", "it is a property of the data");
   cannot(t.cuda_graph != CudaGraph::kNone, "training.cuda_graph", "there is no option for graphs");
   cannot(t.launch_blocking, "training.launch_blocking",
@@ -278,6 +277,7 @@ void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
 }
 
 void RecomputeSection(const Recompute& r, ExportNotes& notes, std::string& toml) {
+  if (r.offload_layers > 0) notes.Cannot("parallel.recompute", "activations are not offloaded");
   std::string_view mode = "none";
   switch (r.granularity) {
     case RecomputeGranularity::kNone:

@@ -76,7 +76,7 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
           {"hfu", e.hfu},
           {"ideal_time_s", e.mfu * e.step.value},
           {"mfu_convention", NameIn(MfuConventionNames(), job.training.mfu_convention)},
-          {"fits", e.peak <= limit},
+          {"fits", e.peak <= limit && HostHolds(e.host, e.host_capacity)},
           {"plan", ToJson(e.plan, job.model)},
           {"micro_batches", e.micro_batches},
           {"slowest_stage", e.slowest_stage},
@@ -87,6 +87,9 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
             {"peak_stage", e.peak_stage},
             {"largest_item", Key(JsonKey(e.memory[std::size_t(e.peak_stage)].largest()))},
             {"allocated_bytes", allocated.value},
+            {"host_bytes_a_node", e.host.value},
+            {"host_capacity_bytes_a_node",
+             e.host_capacity.value > 0 ? Json(e.host_capacity.value) : Json(nullptr)},
             {"stages", std::move(stages)}}}};
 }
 
@@ -374,9 +377,9 @@ std::string RejectedEstimateJson(const Job& job, const Rejection& rejection,
 namespace {
 
 // Causes in the degrees' short names.
-constexpr std::array<const char*, kCauses> kCauseKeys = {"compute", "recompute", "tp", "cp",
-                                                         "ep",      "pipeline",  "dp", "optimizer"};
-static_assert(static_cast<int>(Cause::kExpert) == 4 && static_cast<int>(Cause::kOptimizer) == 7);
+constexpr std::array<const char*, kCauses> kCauseKeys = {
+    "compute", "recompute", "tp", "cp", "ep", "host", "pipeline", "dp", "optimizer"};
+static_assert(static_cast<int>(Cause::kHost) == 5 && static_cast<int>(Cause::kOptimizer) == 8);
 
 Json ByCause(const std::array<Seconds, kCauses>& seconds) {
   Json json;

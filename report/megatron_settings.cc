@@ -312,8 +312,23 @@ void Sharding(const Job& job, Settings& s, ExportNotes& notes) {
   }
 }
 
-void RecomputeOptions(const Recompute& r, Settings& s) {
+void RecomputeOptions(const Job& job, Settings& s, ExportNotes& notes) {
+  const Recompute& r = job.parallel.recompute;
   s.Topic("recomputation");
+  if (r.offload_layers > 0) {
+    // transformer_config.py refuses the others.
+    const char* why = job.parallel.pipeline > 1 ? "layers are not offloaded with pipelines"
+                      : r.granularity != RecomputeGranularity::kNone
+                          ? "layers are not offloaded with recomputation"
+                      : r.offload_layers >= job.model.num_layers ? "some layers are to stay"
+                                                                 : nullptr;
+    if (why == nullptr) {
+      s.Value("--cpu-offloading-num-layers", r.offload_layers);
+    } else {
+      notes.Cannot("parallel.recompute",
+                   fmt::format("{}; written without the {} offloaded", why, r.offload_layers));
+    }
+  }
   switch (r.granularity) {
     case RecomputeGranularity::kNone:
       break;
@@ -365,7 +380,6 @@ void Software(const Job& job, Settings& s, ExportNotes& notes) {
       s.Switch("--no-check-for-nan-in-loss-and-grad");
       break;
   }
-  if (t.offloaded_layers > 0) s.Value("--cpu-offloading-num-layers", t.offloaded_layers);
 
   const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
     if (differs) notes.Cannot(field, why);
@@ -462,7 +476,7 @@ std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes
   Pipeline(job, s, notes);
   ExpertParallelism(job, s, notes);
   Sharding(job, s, notes);
-  RecomputeOptions(p.recompute, s);
+  RecomputeOptions(job, s, notes);
   Software(job, s, notes);
   return s.Take();
 }

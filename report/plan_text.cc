@@ -59,7 +59,8 @@ std::string RecomputeCell(const Recompute& recompute) {
   std::string name = ShortName(recompute);
   constexpr std::string_view kSelective = "selective(";
   if (!name.starts_with(kSelective)) return name;
-  return name.substr(kSelective.size(), name.size() - kSelective.size() - 1);
+  name.erase(name.find(')'), 1);
+  return name.substr(kSelective.size());
 }
 
 std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) {

@@ -94,9 +94,11 @@ std::string RankTable(const Simulation& s, const Style& style) {
     Cause cause;
   };
   constexpr Column kColumns[] = {
-      {"compute", Cause::kCompute},     {"recompute", Cause::kRecompute}, {"tp", Cause::kTensor},
-      {"cp", Cause::kContext},          {"ep", Cause::kExpert},           {"dp", Cause::kData},
-      {"optimizer", Cause::kOptimizer}, {"pipeline", Cause::kPipeline},
+      {"compute", Cause::kCompute},   {"recompute", Cause::kRecompute},
+      {"tp", Cause::kTensor},         {"cp", Cause::kContext},
+      {"ep", Cause::kExpert},         {"dp", Cause::kData},
+      {"host", Cause::kHost},         {"optimizer", Cause::kOptimizer},
+      {"pipeline", Cause::kPipeline},
   };
   std::vector<Row> rows;
   for (int rank = 0; rank < int(s.step.ranks.size()); ++rank) {

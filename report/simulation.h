@@ -33,7 +33,9 @@ struct Simulation {
   double tokens_per_second_per_gpu() const;
   double mfu() const;
   Bytes peak() const;  // of the fullest rank
-  bool fits() const { return peak() <= estimate.capacity; }
+  bool fits() const {
+    return peak() <= estimate.capacity && HostHolds(estimate.host, estimate.host_capacity);
+  }
   // Of a rank, and over all of them: what it waits for other stages and is idle, as a share of
   // the step.  Transfers that are not hidden are part of it.
   double bubble_share(int rank) const;

@@ -42,6 +42,8 @@ Paint PaintOf(Cause cause, Paint compute) {
       return Paint::kContext;
     case Cause::kExpert:
       return Paint::kExpert;
+    case Cause::kHost:
+      return Paint::kHost;
     case Cause::kPipeline:
       return Paint::kPipeline;
     case Cause::kData:
@@ -289,7 +291,8 @@ class Painter {
   }
 
   void Beside(int rank, PictureRank& of_rank) {
-    for (const Stream stream : {Stream::kSend, Stream::kReceive, Stream::kData}) {
+    for (const Stream stream :
+         {Stream::kSend, Stream::kReceive, Stream::kData, Stream::kToHost, Stream::kFromHost}) {
       for (const TaskId id : step_.graph.program(rank, stream)) {
         const Task& task = step_.graph.task(id);
         const std::int64_t start = Start(id), end = End(id);
@@ -512,6 +515,8 @@ std::string_view Name(Paint paint) {
       return "optimizer";
     case Paint::kIdle:
       return "idle";
+    case Paint::kHost:
+      return "exposed copies to and from the host";
   }
   MILLWRIGHT_CHECK(false);
 }

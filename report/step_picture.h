@@ -38,8 +38,9 @@ enum class Paint : std::uint8_t {
   kPipeline,  // the bubble: waiting for other stages, transfers included
   kOptimizer,
   kIdle,
+  kHost,
 };
-inline constexpr int kPaints = 12;
+inline constexpr int kPaints = 13;
 std::string_view Name(Paint paint);
 
 using PaintTimes = std::array<std::int64_t, kPaints>;  // ns

@@ -37,8 +37,9 @@ struct Step {
   // ZeRO-3: the layer to gather before this piece, and the one to prefetch while it computes.
   const LayerPasses* sharded = nullptr;
   const LayerPasses* next_sharded = nullptr;
-  const LayerPasses* ends = nullptr;  // whose pass this piece completes
-  unsigned streams = 0;               // merged: on which it communicates, a bit each
+  const LayerPasses* ends = nullptr;       // whose pass this piece completes
+  const LayerPasses* offloaded = nullptr;  // whose pass it begins, where its activations move
+  unsigned streams = 0;                    // merged: on which it communicates, a bit each
 };
 constexpr unsigned Bit(Stream stream) { return 1U << static_cast<unsigned>(stream); }
 
@@ -55,6 +56,9 @@ class Builder {
         backward_end_(Table()),
         forward_send_(Table()),
         backward_send_(Table()),
+        copied_out_(
+            std::size_t(schedule_.stages()),
+            std::vector<std::vector<TaskId>>(std::size_t(schedule_.micro_batches_per_direction()))),
         passes_left_(std::size_t(schedule_.stages())),
         first_forward_(std::size_t(schedule_.stages()), 1),
         layer_gather_(std::size_t(schedule_.stages())),
@@ -88,10 +92,14 @@ class Builder {
         in_pair = pass.overlaps_next;
         std::optional<double>& known = usual[pass.stage][std::size_t(pass.kind)];
         if (!known) {
-          const double pieces = double(StepsOf(pass, false).size());
+          const std::vector<Step> steps = StepsOf(pass, false);
+          const double pieces = double(steps.size());
+          const double copies =
+              double(std::count_if(steps.begin(), steps.end(),
+                                   [](const Step& step) { return step.offloaded != nullptr; }));
           const bool merge = CanMerge(pass) && !pass.overlaps_next;
-          known = 1 + (merge ? double(MergedSteps(pass).size()) : pieces);
-          tasks += 1 + pieces - *known;
+          known = 1 + copies + (merge ? double(MergedSteps(pass).size()) : pieces);
+          tasks += 1 + copies + pieces - *known;
         }
         tasks += *known;
       }
@@ -117,6 +125,9 @@ class Builder {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
       last_layer_end_ = prefetched_ = pass_barrier_ = last_send_ = kNoTask;
       last_of_stream_.fill(kNoTask);
+      copies_ = {kNoTask, kNoTask};
+      fetch_after_ = {kNoTask, kNoTask};
+      last_pass_end_ = kNoTask;
       for (std::size_t i = 0; i < order.size(); ++i) {
         if (order[i].overlaps_next) {
           RunTogether(rank, order[i], order[i + 1]);
@@ -294,18 +305,19 @@ class Builder {
       if (steps.size() == begin) return;
       Step &head = steps[begin], &tail = steps.back();
       head.waits_for = gather;
+      if (kind.copy.value > 0) head.offloaded = &kind;
+      const Bytes saved = kind.saved + kind.offloaded;  // on the GPU while the layer is at work
       switch (pass.kind) {
         case PassKind::kForward:
-          head.taken = kind.saved;
+          head.taken = saved;
           break;
         case PassKind::kBackward:
           head.taken = kind.working_set;
-          tail.given_back = kind.working_set + kind.saved;
+          tail.given_back = kind.working_set + saved;
           break;
         case PassKind::kBackwardInput:
-          head.taken = kind.working_set + std::max(Bytes(0), kind.held_for_weight - kind.saved);
-          tail.given_back =
-              kind.working_set + std::max(Bytes(0), kind.saved - kind.held_for_weight);
+          head.taken = kind.working_set + std::max(Bytes(0), kind.held_for_weight - saved);
+          tail.given_back = kind.working_set + std::max(Bytes(0), saved - kind.held_for_weight);
           break;
         case PassKind::kBackwardWeight:
           tail.given_back = kind.held_for_weight;
@@ -512,6 +524,10 @@ class Builder {
   bool CanMerge(const Pass& pass) const {
     if (detail_ == StepDetail::kPieces || sharded_) return false;
     const std::vector<int>& layers = Layers(pass.stage);
+    if (std::any_of(layers.begin(), layers.end(),
+                    [&](int k) { return spec_.kinds[std::size_t(k)].copy.value > 0; })) {
+      return false;
+    }
     return !CompletesGradients(pass.kind) || std::none_of(layers.begin(), layers.end(), [&](int k) {
       return spec_.kinds[std::size_t(k)].shard_reduce.any();
     });
@@ -529,6 +545,10 @@ class Builder {
     while (together) {
       const Step& step = steps[at];
       TaskId gather = step.waits_for;
+      TaskId moved = kNoTask;
+      if (step.offloaded) {
+        moved = pass.kind == PassKind::kForward ? copies_[0] : Fetch(thread, *step.offloaded);
+      }
       if (step.sharded) {
         gather = prefetched_ != kNoTask ? prefetched_ : ShardGather(thread, pass, *step.sharded);
         prefetched_ = kNoTask;
@@ -563,6 +583,7 @@ class Builder {
         }
       }
       graph_.Wait(id, gather);
+      graph_.Wait(id, moved);
       graph_.Wait(id, std::exchange(thread.also, kNoTask));
       if (detail_ == StepDetail::kMerged) {
         const unsigned streams = step.streams | Bit(step.piece->stream);
@@ -580,9 +601,47 @@ class Builder {
     }
   }
 
+  // What an offloaded layer has saved comes back while the backward of the one before it is run;
+  // that of a pass's first while other passes are, once its own forward is over.
+  TaskId Fetch(const Thread& thread, const LayerPasses& kind) {
+    std::vector<TaskId>& copied =
+        copied_out_[std::size_t(thread.stage)][std::size_t(thread.micro_batch)];
+    MILLWRIGHT_CHECK(!copied.empty());
+    const TaskId fetch = AddCopy(thread, kind, Stream::kFromHost, "fetch from host");
+    graph_.Wait(fetch, copied.back());
+    graph_.Wait(fetch, thread.begin[0]);
+    for (const TaskId awaited : fetch_after_) graph_.Wait(fetch, awaited);
+    if (thread.pieces > 0) {
+      fetch_after_ = {thread.last(), kNoTask};
+    } else {
+      fetch_after_ = {thread.begin[1], last_pass_end_};
+    }
+    copied.pop_back();
+    return fetch;
+  }
+  TaskId AddCopy(const Thread& thread, const LayerPasses& kind, Stream stream, const char* label) {
+    const bool out = stream == Stream::kToHost;
+    return graph_.Add({.duration = kind.copy,
+                       .taken = out ? Bytes(0) : kind.offloaded,
+                       .given_back = out ? kind.offloaded : Bytes(0),
+                       .label = graph_.Label(label),
+                       .micro_batch = thread.micro_batch,
+                       .rank = std::uint16_t(thread.rank),
+                       .stage = std::uint16_t(thread.stage),
+                       .stream = stream,
+                       .cause = Cause::kHost});
+  }
+  void CopyOut(const Thread& thread, const LayerPasses& kind) {
+    const TaskId copy = AddCopy(thread, kind, Stream::kToHost, "copy to host");
+    graph_.Wait(copy, thread.last());
+    copies_ = {copies_[1], copy};
+    copied_out_[std::size_t(thread.stage)][std::size_t(thread.micro_batch)].push_back(copy);
+  }
+
   // Gradients of a layer are complete when its last backward is: they join the bucket.
   void LayerEnded(Thread& thread, const LayerPasses& kind, const Pass& pass, bool last_gradients) {
     last_layer_end_ = thread.last();
+    if (kind.copy.value > 0 && pass.kind == PassKind::kForward) CopyOut(thread, kind);
     if (kind.shard_reduce.any() && CompletesGradients(pass.kind)) {
       TaskId& last = last_reduce_[std::size_t(thread.rank)];
       last = Communicate(thread, kind.shard_reduce, "reduce layer", thread.last());
@@ -625,6 +684,7 @@ class Builder {
   }
 
   void End(const Thread& thread, const Pass& pass) {
+    last_pass_end_ = thread.last();
     const std::size_t s = pass.stage, m = std::size_t(pass.micro_batch);
     switch (pass.kind) {
       case PassKind::kForward:
@@ -773,6 +833,12 @@ class Builder {
   PassTable forward_end_, backward_end_;                    // last task of a pass
   PassTable forward_send_, backward_send_;                  // its transfer to the next stage
   std::vector<std::pair<TaskId, const TaskId*>> receives_;  // and the send each waits for
+  // Copies to the host that have not come back, of each stage and micro-batch.
+  std::vector<std::vector<std::vector<TaskId>>> copied_out_;
+  std::array<TaskId, 2> copies_{kNoTask, kNoTask};  // of a rank, the last two to the host
+  // After which the next one comes back: what the backward of the last that came back begins after.
+  std::array<TaskId, 2> fetch_after_{kNoTask, kNoTask};
+  TaskId last_pass_end_ = kNoTask;
   std::vector<int> passes_left_;     // of each stage, that complete gradients
   std::vector<char> first_forward_;  // of each stage: still to come
   std::vector<std::vector<TaskId>> layer_gather_;

@@ -15,6 +15,11 @@
 //                        reduced bucket by bucket after the last backward of a layer, under compute
 //   gradients again      sums over ranks that hold the same weights: tensor ranks, a copy of the
 //                        stage or a tied embedding on another pipeline rank
+//   offloaded layer      copied to the host after its forward, and back before its backward, on
+//                        streams of their own and one layer ahead: it begins its forward when the
+//                        copy of the one before the last has ended, and is fetched when the
+//                        backward of the last begins, so that each way two layers' buffers are
+//                        enough
 //   loss                 summed over all ranks, so that nobody goes on before the slowest stage
 //   optimizer            when all gradients are in
 //
@@ -70,6 +75,8 @@ struct LayerPasses {
   Bytes saved;                         // from forward until backward (the input gradient) ends
   Bytes held_for_weight;               // from there until a weight gradient that comes later ends
   Bytes working_set;                   // beside it during backward
+  Bytes offloaded;                     // held like `saved`, but on the host in between
+  Seconds copy;                        // to get it there, and back; 0: nothing is offloaded
   double parameters = 0;               // of a rank, for buckets
   DataCalls gather, reduce;            // data parallel: of this layer's parameters, once a step
   DataCalls shard_gather;              // ZeRO-3: before each pass

@@ -24,6 +24,10 @@ std::string_view Name(Stream stream) {
       return "receive";
     case Stream::kData:
       return "data";
+    case Stream::kToHost:
+      return "to host";
+    case Stream::kFromHost:
+      return "from host";
   }
   return {};
 }
@@ -53,6 +57,8 @@ std::string_view Name(Cause cause) {
       return "context-parallel communication";
     case Cause::kExpert:
       return "expert-parallel communication";
+    case Cause::kHost:
+      return "copies to and from the host";
     case Cause::kPipeline:
       return "pipeline";
     case Cause::kData:

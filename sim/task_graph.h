@@ -27,8 +27,18 @@
 
 namespace millwright {
 
-enum class Stream : std::uint8_t { kCompute, kTensor, kContext, kExpert, kSend, kReceive, kData };
-inline constexpr int kStreams = 7;
+enum class Stream : std::uint8_t {
+  kCompute,
+  kTensor,
+  kContext,
+  kExpert,
+  kSend,
+  kReceive,
+  kData,
+  kToHost,  // copies of offloaded activations
+  kFromHost,
+};
+inline constexpr int kStreams = 9;
 std::string_view Name(Stream stream);
 Stream StreamOf(GroupKind group);  // of its collectives
 
@@ -39,11 +49,12 @@ enum class Cause : std::uint8_t {
   kTensor,
   kContext,
   kExpert,
+  kHost,      // copies of activations to and from the host
   kPipeline,  // a transfer between stages, and waiting for the stage before or after
   kData,
   kOptimizer,
 };
-inline constexpr int kCauses = 8;
+inline constexpr int kCauses = 9;
 std::string_view Name(Cause cause);
 
 using TaskId = std::uint32_t;

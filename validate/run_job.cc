@@ -392,30 +392,32 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   }
   if (run.traits.cuda_graph == "partial") t.cuda_graph = CudaGraph::kPartial;
   if (run.traits.cuda_graph == "full") t.cuda_graph = CudaGraph::kFull;
-  // "activation CPU offload (40 layers for 70B fp8_cs, 95 layers for 405B)".
-  if (const std::size_t at = run.notes.find("activation CPU offload (");
-      fsdp && at != std::string::npos) {
-    constexpr std::string_view kFor = " layers for ";
-    for (std::size_t of = run.notes.find(kFor, at); of != std::string::npos;
-         of = run.notes.find(kFor, of + 1)) {
-      const std::string_view rest = std::string_view(run.notes).substr(of + kFor.size());
-      const std::string_view size = rest.substr(0, rest.find_first_of(" ),;"));
-      if (!size.empty() && Has(run.model.name, size)) {
-        t.offloaded_layers =
-            int(std::min(NumberBefore(run.notes, of).value_or(0), run.model.layers.value_or(0)));
-      }
-    }
-  }
+  return t;
+}
+
+// Of the model, whose activations a run keeps in host memory.
+int OffloadedLayers(const PublishedRun& run) {
+  const int all = int(run.model.layers.value_or(1));
   if (run.traits.activation_offload.value_or(false)) {
     const std::size_t of = run.recompute.find("offload of ");
-    t.offloaded_layers = int(run.model.layers.value_or(1));
-    if (of != std::string::npos) {
-      const std::string_view rest = std::string_view(run.recompute).substr(of + 11);
-      t.offloaded_layers = int(std::min<std::int64_t>(
-          t.offloaded_layers, NumberBefore(rest, rest.find(' ')).value_or(t.offloaded_layers)));
+    if (of == std::string::npos) return all;
+    const std::string_view rest = std::string_view(run.recompute).substr(of + 11);
+    return int(std::min<std::int64_t>(all, NumberBefore(rest, rest.find(' ')).value_or(all)));
+  }
+  // "activation CPU offload (40 layers for 70B fp8_cs, 95 layers for 405B)".
+  const std::size_t at = run.notes.find("activation CPU offload (");
+  if (!run.fsdp.value_or(false) || at == std::string::npos) return 0;
+  int offloaded = 0;
+  constexpr std::string_view kFor = " layers for ";
+  for (std::size_t of = run.notes.find(kFor, at); of != std::string::npos;
+       of = run.notes.find(kFor, of + 1)) {
+    const std::string_view rest = std::string_view(run.notes).substr(of + kFor.size());
+    const std::string_view size = rest.substr(0, rest.find_first_of(" ),;"));
+    if (!size.empty() && Has(run.model.name, size)) {
+      offloaded = int(std::min(NumberBefore(run.notes, of).value_or(0), std::int64_t{all}));
     }
   }
-  return t;
+  return offloaded;
 }
 
 }  // namespace
@@ -483,7 +485,11 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   // otherwise its recipes since 2023 set it for all.
   p.sequence_parallel =
       p.tensor > 1 && (job.model.has_moe() || run.sp.value_or(framework == Framework::kMegatron));
-  p.recompute = RecomputeOf(run, job.model, framework, p.pipeline * p.virtual_stages);
+  const int stages = p.pipeline * p.virtual_stages;
+  p.recompute = RecomputeOf(run, job.model, framework, stages);
+  if (p.recompute.granularity != RecomputeGranularity::kFull) {
+    p.recompute.offload_layers = (OffloadedLayers(run) + stages - 1) / stages;
+  }
 
   // Whole micro-batches, and how much of one more is left over.
   const double samples = double(*run.gbs) / p.data;

@@ -45,7 +45,7 @@ page.readColours = function () {
     "held", "fixed"]) {
     page.colour[name] = of(name);
   }
-  page.paint = d3.range(12).map((i) => of("p" + i));
+  page.paint = d3.range(13).map((i) => of("p" + i));
   // Black or white, whichever can be read on it.
   page.onPaint = page.paint.map((text) => {
     const c = d3.rgb(text);

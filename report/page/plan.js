@@ -5,7 +5,7 @@
 "use strict";
 
 // Paints of times and of memory items, in the order of data.times and data.items.
-const kTimePaints = [0, 4, 5, 6, 7, 9, 8, 11, 10];
+const kTimePaints = [0, 4, 5, 6, 7, 12, 9, 8, 11, 10];
 const kItemPaints = [0, 1, 2, 5, 7, 6, 4, 3, 8, 9, 10, 11, 9];
 
 // One plan at a time is looked at; what shows it is told.

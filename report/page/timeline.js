@@ -207,10 +207,10 @@ class RankChart {
   }
 }
 
-const kWaiting = 7;  // in place of a stream: computation stands still
+const kWaiting = 9;  // in place of a stream: computation stands still
 const kPair = 4, kWait = 5, kTask = 6, kIdle = 7, kMerged = 8;
 // How the time of a pass is drawn where its tasks are not: work first, what it waited for last.
-const kOrder = [4, 0, 1, 2, 3, 10, 8, 7, 6, 5, 9, 11];
+const kOrder = [4, 0, 1, 2, 3, 10, 8, 7, 6, 5, 12, 9, 11];
 
 // A rank's bars from one flat array (report/step_page.cc writes it).
 function readBars(flat) {

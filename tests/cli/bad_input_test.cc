@@ -200,7 +200,7 @@ TEST_F(BadInput, ModelShape) {
 TEST_F(BadInput, Filters) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --require tp=8,zp=3 --explain foo" + std::string(kRest)),
             "millwright: --require: unknown knob \"zp\"; did you mean \"tp\"? accepted: tp, sp, "
-            "cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, "
+            "cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, offload, "
             "schedule, order\n"
             "millwright: --explain: expected knob=value, got \"foo\"\n");
 }
@@ -214,6 +214,9 @@ TEST_F(BadInput, Recompute) {
   EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute none --recompute-layers 2" +
                std::string(kRest)),
             "millwright: --recompute-layers: needs --recompute full, got \"none\"\n");
+  EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute full --offload-layers 2" +
+               std::string(kRest)),
+            "millwright: --offload-layers: full recompute leaves nothing to offload\n");
   EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute-modules mlp" + std::string(kRest)),
             "millwright: --recompute-modules: needs --recompute selective\n");
 }
@@ -278,7 +281,7 @@ TEST_F(BadInput, CalibrationOfACustomGpu) {
 
 TEST_F(BadInput, AClusterWithoutPcieBandwidth) {
   constexpr char kWhat[] =
-      "/pcie_bandwidth: must be given: GPUs reach NICs, or each other, over PCIe\n";
+      "/pcie_bandwidth: must be given: GPUs reach NICs, each other or the host over PCIe\n";
   EXPECT_EQ(OfCluster(R"({"name": "ours", "gpu": {"inherit": "H100-SXM"}, "nodes": 1,
                           "gpus_per_node": 8, "domain_link": "nvswitch",
                           "nvlink_bandwidth": "450 GB/s", "nvswitches": 4})"),

@@ -38,6 +38,9 @@ TEST(Estimate, RecomputeIsWrittenInTwoWays) {
   const std::string rest = " --tp 2 --pp 2" + std::string(kSmall);
   EXPECT_EQ(PlanOf(" --recompute full(3)" + rest)["recompute"], "full(3)");
   EXPECT_EQ(PlanOf(" --recompute full --recompute-layers 3" + rest)["recompute"], "full(3)");
+  EXPECT_EQ(PlanOf(" --offload-layers 3" + rest)["recompute"], "offload(3)");
+  EXPECT_EQ(PlanOf(" --recompute selective(mlp) --offload-layers 3" + rest)["recompute"],
+            "selective(mlp) offload(3)");
   EXPECT_EQ(PlanOf(" --recompute selective(layernorm,mlp)" + rest)["recompute"],
             "selective(mlp,layernorm)");
   EXPECT_EQ(PlanOf(" --recompute selective --recompute-modules mlp,layernorm" + rest)["recompute"],

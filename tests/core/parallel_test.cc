@@ -32,6 +32,8 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
     p.recompute.granularity = static_cast<RecomputeGranularity>(from(0, 2));
     if (p.recompute.granularity == RecomputeGranularity::kFull)
       p.recompute.full_layers = from(0, 9);
+    else
+      p.recompute.offload_layers = from(0, 9);
     if (p.recompute.granularity == RecomputeGranularity::kSelective) {
       for (int i = 0; i < kRecomputeModules; ++i)
         if (i == round % kRecomputeModules || from(0, 1) == 1)
@@ -52,6 +54,9 @@ TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
       "c.json: at /recompute/modules: only selective recompute takes modules");
   EXPECT_EQ(Complaint<ParallelConfig>(R"({"recompute": {"full_layers": 2}})"),
             "c.json: at /recompute/full_layers: only full recompute takes a number of layers");
+  EXPECT_EQ(
+      Complaint<ParallelConfig>(R"({"recompute": {"granularity": "full", "offload_layers": 2}})"),
+      "c.json: at /recompute/offload_layers: full recompute leaves nothing to offload");
   EXPECT_EQ(Complaint<ParallelConfig>(R"({"tensor_paralel": 8, "zero": 4})"),
             "c.json: at /zero: expected an integer from 0 to 3, got 4\n"
             "c.json: at /tensor_paralel: unknown field; did you mean \"tensor_parallel\"? accepted "
@@ -102,6 +107,11 @@ TEST(Parallel, ShortNames) {
   EXPECT_EQ(ShortName(p), "tp1 cp2 ulysses pp1 vpp1 dp64 ep8 etp1 mbs2 zero3/8 full(4)");
   EXPECT_EQ(p.gpus(), 128);  // 2 x 64
   EXPECT_EQ(ShortName(Recompute{}), "none");
+  EXPECT_EQ(ShortName(Recompute{.offload_layers = 3}), "offload(3)");
+  EXPECT_EQ(ShortName(ParallelConfig{.recompute = {.offload_layers = 3}}),
+            "tp1 cp1 pp1 vpp1 dp1 mbs1 zero1 offload(3)");
+  EXPECT_EQ(ShortName(Recompute{RecomputeGranularity::kSelective, {RecomputeModule::kMlp}, 0, 2}),
+            "selective(mlp) offload(2)");
   EXPECT_EQ(ShortName(Recompute{RecomputeGranularity::kFull, {}, 0}), "full");
 }
 

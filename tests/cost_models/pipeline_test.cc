@@ -133,6 +133,30 @@ TEST(Stages, HoldEveryLayerOnce) {
   EXPECT_EQ(sixteen[15].layers, (std::vector<int>{0, 1}));
 }
 
+TEST(Stages, SpreadLayersAreEvenlyApart) {
+  // Of six layers two are each third, four two of each three, the first of them always; more than
+  // there are, all.
+  const auto spread = [](int layers, int of_chunk) {
+    std::string text;
+    for (int i = 0; i < layers; ++i) text += IsSpread(i, layers, of_chunk) ? 'x' : '.';
+    return text;
+  };
+  EXPECT_EQ(spread(6, 0), "......");
+  EXPECT_EQ(spread(6, 1), "x.....");
+  EXPECT_EQ(spread(6, 2), "x..x..");
+  EXPECT_EQ(spread(6, 3), "x.x.x.");
+  EXPECT_EQ(spread(6, 4), "xx.xx.");
+  EXPECT_EQ(spread(6, 6), "xxxxxx");
+  EXPECT_EQ(spread(6, 9), "xxxxxx");
+  EXPECT_EQ(spread(5, 3), "xx.x.");
+  // DeepSeek-V3's first of 16 stages has three dense layers and two of experts: 0 and 3 of the
+  // five.
+  const std::vector<StageContent> stages = StagesOf(PresetModel("deepseek-v3"), 16, 1);
+  EXPECT_EQ(stages[0].SpreadLayers(2), (std::vector<int>{1, 1}));
+  EXPECT_EQ(stages[0].SpreadLayers(0), (std::vector<int>{0, 0}));
+  EXPECT_EQ(stages[0].SpreadLayers(9), (std::vector<int>{3, 2}));
+}
+
 TEST(Stages, EmbeddingAndHeadMayHaveAChunkEach) {
   // 126 layers and those two are 128 chunks of one.
   const ModelConfig model = PresetModel("llama-3.1-405b");

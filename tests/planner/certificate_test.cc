@@ -17,7 +17,7 @@ struct Question {
   ModelConfig model = PresetModel("tiny-llama");
   TrainingConfig training;
   ClusterConfig cluster = FindCluster("dgx-h100");
-  bool all_schedules = false, split_layers = false;
+  bool all_schedules = false, split_layers = false, offload = false;
 };
 
 template <class T>
@@ -49,12 +49,17 @@ Question Draw(std::mt19937& random) {
   // From what fits nothing to what fits all.
   q.cluster.gpu.hbm_capacity =
       Bytes(OneOf(random, {0.9, 1.4, 1.7, 2.0, 2.5, 4.0, 80.0}) * (1 << 30));
+  q.offload = random() % 3 == 0;
+  // From copies that everything waits for to such as nothing does, and hosts that may be too small.
+  q.cluster.host_bandwidth = BytesPerSecond(OneOf(random, {1e9, 20e9, 500e9}));
+  q.cluster.host_memory = Bytes(OneOf(random, {0.0, 0.5, 4.0}) * (1 << 30));
   return q;
 }
 
 SearchResult Answer(const Question& q, bool exhaustive, int top, int threads) {
   SearchOptions options{.top = top, .threads = threads, .exhaustive = exhaustive};
   options.split_layers = q.split_layers;
+  options.offload = q.offload;
   if (q.all_schedules) {
     std::string names;
     for (const auto& name : TrainingScheduleNames()) names += "|" + std::string(name.name);
@@ -74,7 +79,7 @@ void ExpectSame(const std::vector<RankedPlan>& a, const std::vector<RankedPlan>&
 
 TEST(Certificate, BoundsChangeNothingOnHundredsOfSmallSpaces) {
   std::mt19937 random(6);
-  int with_plan = 0, with_bounds = 0;
+  int with_plan = 0, with_bounds = 0, offloaded = 0;
   std::array<std::int64_t, kBounds> ruled_out{};
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(i);
@@ -97,6 +102,7 @@ TEST(Certificate, BoundsChangeNothingOnHundredsOfSmallSpaces) {
     }
     if (!all.plans.empty()) {
       ++with_plan;
+      offloaded += all.plans.front().plan.recompute.offload_layers > 0 ? 1 : 0;
       // Of the candidates; with layers divided anew a plan may be faster.
       if (q.split_layers) {
         EXPECT_GE(c.best_bound, all.plans.front().step);
@@ -111,6 +117,7 @@ TEST(Certificate, BoundsChangeNothingOnHundredsOfSmallSpaces) {
   // The draw is worth something: plans were found, and every bound had its part.
   EXPECT_GT(with_plan, 150);
   EXPECT_GT(with_bounds, 100);
+  EXPECT_GT(offloaded, 5);
   for (std::size_t b = 0; b < kBounds; ++b)
     EXPECT_GT(ruled_out[b], 0) << Name(static_cast<Bound>(b));
 }
@@ -176,6 +183,14 @@ TEST(Certificate, CountsTheSpaceAsByHand) {
   options.filter.Require("recompute=none|full(all),zero=0|1,cp_kind=ring,sp=off");
   const SearchResult result = Search(q.model, q.training, Cluster(q.cluster), options);
   EXPECT_EQ(result.certificate.space, 20);
+  // Nothing, one layer of a stage or two are offloaded; pp2 has no two: 6 + 12 + 4 + 6.
+  SearchOptions offloading{.threads = 1, .offload = true};
+  offloading.filter.Require("recompute=none,zero=0|1,cp_kind=ring,sp=off");
+  EXPECT_EQ(Search(q.model, q.training, Cluster(q.cluster), offloading).certificate.space, 28);
+  // Asked for by name, and nothing else: 2 + 4 + 0 + 2.
+  SearchOptions two{.threads = 1};
+  two.filter.Require("recompute=none,zero=0|1,cp_kind=ring,sp=off,offload=2");
+  EXPECT_EQ(Search(q.model, q.training, Cluster(q.cluster), two).certificate.space, 8);
 }
 
 }  // namespace

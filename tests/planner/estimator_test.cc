@@ -116,7 +116,7 @@ TEST(Estimator, QuickAndItemisedAgree) {
   const auto pick = [&](std::initializer_list<int> values) {
     return *(values.begin() + random() % values.size());
   };
-  int costed = 0;
+  int costed = 0, offloaded = 0;
   for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl",
                            "gemma-2-9b", "gpt-oss-20b"}) {
     const ModelConfig model = PresetModel(name);
@@ -150,6 +150,8 @@ TEST(Estimator, QuickAndItemisedAgree) {
       p.recompute = choices[random() % choices.size()];
       if (p.recompute.granularity == RecomputeGranularity::kFull) {
         p.recompute.full_layers = pick({0, 1, 3});
+      } else {
+        p.recompute.offload_layers = pick({0, 0, 1, 3, 100});
       }
       if (CheckPlan(model, training, cluster.gpu(), 32, p)) continue;
       ++costed;
@@ -157,15 +159,16 @@ TEST(Estimator, QuickAndItemisedAgree) {
       const Estimate whole = estimator.Itemise(p);
       const ShapeCosts shape = estimator.CostShape(ShapeOf(p, training));
       const auto stages = DistinctStages(StagesOfPlan(model, p));
-      auto treated = shape.Treat(p.recompute), rest = shape.Treat({});
+      auto treated = shape.Treat(p.recompute), rest = shape.Treat(OfOthers(p.recompute));
       shape.Pair(p.recompute, treated);
-      shape.Pair({}, rest);
-      const auto leading = p.recompute.full_layers > 0
-                               ? LeadingLayers(stages, p.recompute.full_layers)
-                               : std::vector<int>{};
+      shape.Pair(OfOthers(p.recompute), rest);
+      const auto some = SomeLayers(stages, p.recompute);
       PipelineTerms terms(estimator, shape, stages, p);
       terms.SetInFlight();
-      const QuickCost quick = terms.Cost({.treated = treated, .rest = rest, .leading = leading});
+      const QuickCost quick = terms.Cost({.treated = treated, .rest = rest, .some = some});
+      offloaded += quick.host > Bytes(0) ? 1 : 0;
+      EXPECT_EQ(quick.host > Bytes(0), p.recompute.offload_layers > 0);
+      EXPECT_NEAR(quick.host.value, whole.host.value, 1e-12 * whole.host.value);
       EXPECT_NEAR(quick.step / whole.step, 1, 1e-12) << ShortName(p);
       EXPECT_NEAR(quick.peak / whole.peak, 1, 1e-12) << ShortName(p);
       EXPECT_LE(terms.FloorPeak(), quick.peak);
@@ -177,6 +180,70 @@ TEST(Estimator, QuickAndItemisedAgree) {
     }
   }
   EXPECT_GT(costed, 200);
+  EXPECT_GT(offloaded, 50);
+}
+
+// Llama-3.1-8B on TP 8 PP 2 of two DGX H100, 16 sequences of 8,192 tokens, one replica: stages of
+// 16 layers, of which each saves (4h + 48 heads of 128 + h + 3f) / 8 x 2 bytes a token and two
+// statistics outside tensor-parallel blocks, 32 / 8 = 4 heads' of attention.
+TEST(Estimator, OffloadedLayersByHand) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 16, .seq_length = 8192};
+  const Cluster cluster = ClusterOf("dgx-h100", 2);
+  const Estimator estimator(model, training, cluster);
+  ParallelConfig plan = Plan(8, 2, 1);
+  const Estimate kept = estimator.Itemise(plan);
+  const double layer =
+      8192 * (2 * (4 * 4096 + 48 * 128 + 4096 + 3 * 14336) / 8.0 + 4 * (2 / 8.0 + 4));
+  EXPECT_NEAR(kept.memory[0][MemoryItem::kActivations].value, 2 * 16 * layer, 1);
+  EXPECT_EQ(kept.host.value, 0);
+
+  // Half of the layers: stage 0 keeps 8 layers of each of its two micro-batches, and two buffers
+  // each way; stage 1, of one micro-batch, 8 and a buffer.  On a node are 8 GPUs of stage 0.
+  plan.recompute.offload_layers = 8;
+  const Estimate half = estimator.Itemise(plan);
+  EXPECT_NEAR(half.memory[0][MemoryItem::kActivations].value, (2 * 8 + 4) * layer, 1);
+  EXPECT_NEAR(half.memory[1][MemoryItem::kActivations].value, (8 + 1) * layer, 1);
+  EXPECT_NEAR(half.host.value, 8 * 2 * 8 * layer, 8);
+  EXPECT_EQ(half.host_capacity.value, 2e12);
+  // The copies of two layers, 285 MB at 0.88 x 63 GB/s, are shorter than a pass: nothing waits.
+  plan.recompute.offload_layers = 2;
+  const Estimate two = estimator.Itemise(plan);
+  EXPECT_EQ(two.time[TimeItem::kHost].value, 0);
+  EXPECT_DOUBLE_EQ(two.step.value, kept.step.value);
+
+  // At 1 GB/s every pass takes what its copies do, 16 micro-batches of two passes.
+  plan.recompute.offload_layers = 8;
+  ClusterConfig slow = cluster.config();
+  slow.host_bandwidth = BytesPerSecond(1e9);
+  const Cluster slow_cluster(slow);
+  const Estimate waits = Estimator(model, training, slow_cluster).Itemise(plan);
+  EXPECT_NEAR(
+      (waits.time[TimeItem::kHost] + waits.time[TimeItem::kCompute] + waits.time[TimeItem::kTensor])
+          .value,
+      16 * 2 * 8 * layer / 0.88e9, 1e-6);
+  // One more than the layers are all of them: no layer stays, and a buffer more is needed.
+  plan.recompute.offload_layers = 17;
+  const Estimate all = estimator.Itemise(plan);
+  EXPECT_NEAR(all.memory[1][MemoryItem::kActivations].value, 2 * layer, 1);
+  EXPECT_NEAR(all.host.value, 8 * 2 * 16 * layer, 16);
+}
+
+TEST(Estimator, HostsMustHoldWhatIsOffloaded) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 16, .seq_length = 8192};
+  ClusterConfig config = FindCluster("dgx-h100");
+  ParallelConfig plan = Plan(8, 1, 1);
+  plan.recompute.offload_layers = 16;
+  const auto estimate = [&](Bytes host) {
+    config.host_memory = host;
+    const Cluster cluster(config);
+    return Estimator(model, training, cluster).Itemise(plan);
+  };
+  const Bytes needed = estimate(Bytes(0)).host;  // not known: enough
+  EXPECT_TRUE(estimate(Bytes(0)).fits());
+  EXPECT_TRUE(estimate(needed).fits());
+  EXPECT_FALSE(estimate(0.99 * needed).fits());
 }
 
 TEST(Estimator, MemoryOfAStageByHand) {

@@ -84,6 +84,13 @@ TEST(CheckPlan, NamesWhatDoesNotDivide) {
   p.recompute.modules = {RecomputeModule::kMoe};
   EXPECT_EQ(q.Ask(p), "llama-3.1-70b has no experts for moe");
   p = Plan(8, 4, 4);
+  p.recompute.offload_layers = 3;
+  EXPECT_EQ(q.Ask(p), "");
+  p.schedule = ScheduleKind::kZbH1;
+  EXPECT_EQ(q.Ask(p), "offloaded layers do not go with schedule zb-h1, whose backward is split");
+  p.recompute.granularity = RecomputeGranularity::kFull;
+  EXPECT_EQ(q.Ask(p), "offload_layers 3 is given, but full recompute leaves nothing to offload");
+  p = Plan(8, 4, 4);
   p.zero_shard = 3;
   EXPECT_EQ(q.Ask(p), "zero_shard 3 does not divide the 4 data-parallel ranks (dp x cp)");
 }

@@ -43,12 +43,13 @@ Measured Measure(const Estimator& estimator, const ParallelConfig& plan) {
   const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator.model(), plan));
   PipelineTerms terms(estimator, shape, stages, plan);
   terms.SetInFlight();
-  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat({});
+  const Recompute others = OfOthers(plan.recompute);
+  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat(others);
   shape.Pair(plan.recompute, treated);
-  shape.Pair({}, rest);
+  shape.Pair(others, rest);
+  const std::vector<int> some = SomeLayers(stages, plan.recompute);
   Measured measured;
-  for (const RankCost& cost :
-       terms.CostOfRanks({.treated = treated, .rest = rest, .leading = {}})) {
+  for (const RankCost& cost : terms.CostOfRanks({.treated = treated, .rest = rest, .some = some})) {
     measured.slowest = std::max(measured.slowest, cost.time);
     measured.peak = std::max(measured.peak, cost.peak);
   }
@@ -74,6 +75,7 @@ struct Case {
   int dense, moe;
   ScheduleKind schedule;
   int pipeline;
+  Recompute recompute{};
 };
 
 class LayerSplit : public testing::TestWithParam<Case> {};
@@ -84,8 +86,11 @@ TEST_P(LayerSplit, NoSplitThatFitsHasAFasterSlowestRank) {
   const Case c = GetParam();
   const ModelConfig model = Small(c.preset, c.dense, c.moe);
   const Cluster cluster(FindCluster("dgx-h100"));
-  ParallelConfig plan{
-      .tensor = 1, .pipeline = c.pipeline, .data = 8 / c.pipeline, .schedule = c.schedule};
+  ParallelConfig plan{.tensor = 1,
+                      .pipeline = c.pipeline,
+                      .data = 8 / c.pipeline,
+                      .recompute = c.recompute,
+                      .schedule = c.schedule};
   TrainingConfig training{.global_batch_size = std::int64_t{4} * c.pipeline * plan.data,
                           .seq_length = 2048};
   ASSERT_FALSE(CheckPlan(model, training, cluster.gpu(), cluster.gpus(), plan))
@@ -135,6 +140,8 @@ TEST_P(LayerSplit, NoSplitThatFitsHasAFasterSlowestRank) {
 INSTANTIATE_TEST_SUITE_P(Small, LayerSplit,
                          testing::Values(Case{"llama-3.1-8b", 10, 0, ScheduleKind::k1F1B, 4},
                                          Case{"gemma-2-9b", 9, 0, ScheduleKind::k1F1B, 4},
+                                         Case{"llama-3.1-8b", 10, 0, ScheduleKind::k1F1B, 4,
+                                              Recompute{.offload_layers = 2}},
                                          Case{"llama-3.1-8b", 9, 0, ScheduleKind::kGpipe, 2},
                                          Case{"deepseek-v3", 3, 8, ScheduleKind::k1F1B, 4},
                                          Case{"deepseek-v3", 3, 8, ScheduleKind::kDualPipe, 4},

@@ -146,6 +146,17 @@ TEST(MegatronArgs, Contradictions) {
             "list of arguments such as --num-layers 32");
 }
 
+TEST(MegatronArgs, OffloadedLayersGoWithNeitherPipelinesNorRecomputation) {
+  EXPECT_EQ(Read("--cpu-offloading-num-layers 11").job.parallel.recompute,
+            (Recompute{.offload_layers = 11}));
+  EXPECT_EQ(Read("--cpu-offloading-num-layers 0").job.parallel.recompute, Recompute{});
+  EXPECT_EQ(MistakesOf(Args("--cpu-offloading-num-layers 12 --recompute-granularity selective "
+                            "--pipeline-model-parallel-size 2")),
+            "args.txt: line 1: --cpu-offloading-num-layers: offloads fewer than the 12 layers\n"
+            "args.txt: line 1: --cpu-offloading-num-layers: does not go with pipeline parallelism\n"
+            "args.txt: line 1: --cpu-offloading-num-layers: does not go with recomputation");
+}
+
 TEST(MegatronArgs, Layouts) {
   const std::string two = "--pipeline-model-parallel-size 2 ";
   // 5 and 7 layers are not Millwright's split of 12.

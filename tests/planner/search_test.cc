@@ -91,16 +91,26 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
 }
 
 Brute BruteForce(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-                 double margin, bool all_schedules, bool all_orders) {
+                 double margin, bool all_schedules, bool all_orders, bool offload) {
   Brute brute;
   const Estimator estimator(model, training, cluster);
   std::vector<Recompute> recomputes = RecomputeChoices(model);
   for (int n = 1; n < model.num_layers; ++n) {
     recomputes.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = n});
   }
+  if (offload) {
+    for (Recompute choice : OffloadChoices(model)) {
+      for (int n = 1; n <= model.num_layers; ++n) {
+        choice.offload_layers = n;
+        recomputes.push_back(choice);
+      }
+    }
+  }
   ForEachPlan(estimator, recomputes, all_schedules, all_orders, [&](const Estimate& e) {
     const RankedPlan plan{e.plan, e.step, e.peak};
-    if (e.peak <= (1 - margin) * e.capacity) brute.fitting.push_back(plan);
+    if (e.peak <= (1 - margin) * e.capacity && HostHolds(e.host, e.host_capacity)) {
+      brute.fitting.push_back(plan);
+    }
     if (!brute.smallest || plan.peak < brute.smallest->peak) brute.smallest = plan;
   });
   std::sort(brute.fitting.begin(), brute.fitting.end(), Before);
@@ -123,7 +133,8 @@ struct Case {
   ModelConfig model;
   int gpus;
   Bytes memory;
-  bool all_schedules = false, all_orders = false;
+  bool all_schedules = false, all_orders = false, offload = false;
+  Bytes host_memory{};
 };
 
 TEST(Search, EqualsBruteForceOnSmallSpaces) {
@@ -143,17 +154,26 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       {"hopeless", four, 8, 1_GiB},
       {"every order", four, 16, 80_GiB, false, true},
       {"every order of experts, tight", TinyMoe(), 8, Bytes(2.3 * 1073741824), false, true},
+      {"offloaded", five, 8, Bytes(1.85 * 1073741824), false, false, true},
+      {"every schedule, offloaded", four, 8, Bytes(1.85 * 1073741824), true, false, true},
+      {"every order, offloaded", four, 16, Bytes(1.85 * 1073741824), false, true, true},
+      {"offloaded experts", TinyMoe(), 8, Bytes(2.1 * 1073741824), false, false, true},
+      {"offloaded to small hosts", five, 8, Bytes(1.85 * 1073741824), false, false, true, 4_GiB},
   };
+  bool any_offloaded = false;
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     ClusterConfig config = FindCluster("dgx-h100");
     config.gpus_per_node = 8;
     config.nodes = c.gpus / 8;
     config.gpu.hbm_capacity = c.memory;
+    config.host_memory = c.host_memory;
     const Cluster cluster(config);
     const TrainingConfig training{.global_batch_size = 24, .seq_length = 4096};
-    const Brute brute = BruteForce(c.model, training, cluster, 0.05, c.all_schedules, c.all_orders);
+    const Brute brute =
+        BruteForce(c.model, training, cluster, 0.05, c.all_schedules, c.all_orders, c.offload);
     SearchOptions options;
+    options.offload = c.offload;
     std::string schedules;
     options.threads = 2;
     options.top = 5;
@@ -182,6 +202,7 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
     const RankedPlan& winner = result.plans.front();
     EXPECT_NEAR(winner.step / brute.fitting.front().step, 1, 1e-12);
     const Estimate e = Estimator(c.model, training, cluster).Itemise(winner.plan);
+    any_offloaded = any_offloaded || winner.plan.recompute.offload_layers > 0;
     EXPECT_NEAR(e.step / winner.step, 1, 1e-12);
     EXPECT_NEAR(e.peak / winner.peak, 1, 1e-12);
 
@@ -219,6 +240,7 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       EXPECT_TRUE(covered) << ShortName(plan.plan);
     }
   }
+  EXPECT_TRUE(any_offloaded);
 }
 
 // Of the plans over the limit, by what the item is that they are attributed to: how many, and by

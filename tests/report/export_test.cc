@@ -305,7 +305,6 @@ class RandomJobs {
     t.fused_swiglu = Seldom();
     t.fp8_activation_store = Coin();
     t.fused_cross_entropy = Coin();
-    t.offloaded_layers = Seldom() ? 2 : 0;
     t.cuda_graph = OneOf({CudaGraph::kNone, CudaGraph::kPartial, CudaGraph::kFull});
     t.overlap_grad_reduce = Coin();
     t.overlap_param_gather = Coin();
@@ -350,6 +349,7 @@ class RandomJobs {
     r.granularity = OneOf({RecomputeGranularity::kNone, RecomputeGranularity::kSelective,
                            RecomputeGranularity::kFull});
     if (r.granularity == RecomputeGranularity::kFull) r.full_layers = OneOf({0, 1, 3});
+    if (r.granularity != RecomputeGranularity::kFull && Seldom()) r.offload_layers = 2;
     if (r.granularity == RecomputeGranularity::kSelective) {
       r.modules = {OneOf({RecomputeModule::kCoreAttn, RecomputeModule::kMlp})};
       r.modules.push_back(RecomputeModule::kLayerNorm);

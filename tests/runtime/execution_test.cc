@@ -216,12 +216,14 @@ TEST(Execution, WhatIsNotBuiltIsRefusedByName) {
   workload.model.hidden_dropout = true;
   workload.model.moe.num_groups = 4;
   workload.parallel.zero_shard = 2;
+  workload.parallel.recompute.offload_layers = 1;
   EXPECT_EQ(WhyNotExecutable(workload),
             (std::vector<std::string>{
                 "run does not execute dropout yet",
                 "run does not execute node-limited routing (groups of experts) yet",
                 "run does not execute ZeRO over a part of the data-parallel ranks (--zero-shard) "
-                "yet"}));
+                "yet",
+                "run does not execute offloaded activations yet"}));
   workload = TinyWorkload(TinyGpt(), {});
   workload.training.seq_length = 65;
   EXPECT_EQ(WhyNotExecutable(workload),

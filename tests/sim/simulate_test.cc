@@ -115,6 +115,39 @@ StepSpec PlainStep(const ScheduleChoice& choice, double f, double b, double w, d
   return spec;
 }
 
+// One micro-batch through four layers of 1 s forward and 2 s backward, each of which saves a byte.
+StepSpec OffloadingStep(double copy, const std::vector<int>& kinds) {
+  StepSpec spec = PlainStep({.pipeline = 1, .micro_batches = 1}, 1, 2, 0, 0);
+  LayerPasses offloaded = spec.kinds.front();
+  offloaded.saved = Bytes(0);
+  offloaded.offloaded = Bytes(1);
+  offloaded.copy = Seconds(copy);
+  spec.kinds.push_back(offloaded);
+  spec.layers_of_stage = {kinds};
+  return spec;
+}
+
+TEST(StepGraph, OffloadedLayersComeBackOneAhead) {
+  // All four, of 3 s a copy.  Forwards end at 1, 2, and, since the third waits for the first copy and
+  // the fourth for the second, at 5 and 8; copies at 4, 7, 10 and 13.  The last comes back from 13 to
+  // 16 and the others behind it, each while the backward of the one before runs: backwards end at
+  // 18, 21, 24 and 27.  No more than two layers are there at a time.
+  // Two of the four, of 1 s: hidden.  Two layers stay, and never is more than one of the others there.
+  for (const StepDetail detail : {StepDetail::kPieces, StepDetail::kMerged}) {
+    Timeline timeline = Simulate(BuildStepGraph(OffloadingStep(3, {1, 1, 1, 1}), detail));
+    EXPECT_EQ(timeline.makespan.value, 27);
+    EXPECT_EQ(timeline.peak[0].value, 2);
+    timeline = Simulate(BuildStepGraph(OffloadingStep(1, {1, 0, 1, 0}), detail));
+    EXPECT_EQ(timeline.makespan.value, 12);  // 4 x (1 + 2)
+    EXPECT_EQ(timeline.peak[0].value, 3);
+  }
+  const StepSpec spec = OffloadingStep(3, {1, 1, 1, 1});
+  const TaskGraph graph = BuildStepGraph(spec);
+  EXPECT_EQ(TaskCount(spec), double(graph.size()) + 2);  // which counts what a pass may send
+  const RankTime time = TimeOfRank(graph, Simulate(graph), 0);
+  EXPECT_EQ(time.waiting[std::size_t(Cause::kHost)].value, 27 - 12);
+}
+
 // Layers with every kind of stream, tails that run under the next pass, and pieces side by side.
 StepSpec RandomStep(const ScheduleChoice& choice, std::mt19937& random) {
   const auto seconds = [&] { return Seconds(double(1 + random() % 1000) / 64); };

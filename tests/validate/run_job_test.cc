@@ -168,7 +168,9 @@ TEST(RunJob, TraitsAreFieldsOfTheJob) {
   EXPECT_EQ(t.moe_dispatcher, MoeDispatcher::kDeepEp);
   EXPECT_TRUE(t.tp_comm_overlap);
   EXPECT_TRUE(t.launch_blocking);
-  EXPECT_EQ(t.offloaded_layers, 20);
+  EXPECT_EQ(JobOf(run).job.parallel.recompute.offload_layers, 20);
+  run.pp = 4;  // of 8 layers a stage
+  EXPECT_EQ(JobOf(run).job.parallel.recompute.offload_layers, 5);
 }
 
 TEST(RunJob, Recomputation) {
