@@ -214,9 +214,9 @@ TEST_F(BadInput, Recompute) {
   EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute none --recompute-layers 2" +
                std::string(kRest)),
             "millwright: --recompute-layers: needs --recompute full, got \"none\"\n");
-  EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute full --offload-layers 2" +
-               std::string(kRest)),
-            "millwright: --offload-layers: full recompute leaves nothing to offload\n");
+  EXPECT_EQ(
+      Of("estimate --model llama-3.1-8b --recompute full --offload-layers 2" + std::string(kRest)),
+      "millwright: --offload-layers: full recompute leaves nothing to offload\n");
   EXPECT_EQ(Of("estimate --model llama-3.1-8b --recompute-modules mlp" + std::string(kRest)),
             "millwright: --recompute-modules: needs --recompute selective\n");
 }

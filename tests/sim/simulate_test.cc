@@ -128,11 +128,11 @@ StepSpec OffloadingStep(double copy, const std::vector<int>& kinds) {
 }
 
 TEST(StepGraph, OffloadedLayersComeBackOneAhead) {
-  // All four, of 3 s a copy.  Forwards end at 1, 2, and, since the third waits for the first copy and
-  // the fourth for the second, at 5 and 8; copies at 4, 7, 10 and 13.  The last comes back from 13 to
-  // 16 and the others behind it, each while the backward of the one before runs: backwards end at
-  // 18, 21, 24 and 27.  No more than two layers are there at a time.
-  // Two of the four, of 1 s: hidden.  Two layers stay, and never is more than one of the others there.
+  // All four, of 3 s a copy.  Forwards end at 1, 2, and, since the third waits for the first copy
+  // and the fourth for the second, at 5 and 8; copies at 4, 7, 10 and 13.  The last comes back from
+  // 13 to 16 and the others behind it, each while the backward of the one before runs: backwards
+  // end at 18, 21, 24 and 27.  No more than two layers are there at a time. Two of the four, of 1
+  // s: hidden.  Two layers stay, and never is more than one of the others there.
   for (const StepDetail detail : {StepDetail::kPieces, StepDetail::kMerged}) {
     Timeline timeline = Simulate(BuildStepGraph(OffloadingStep(3, {1, 1, 1, 1}), detail));
     EXPECT_EQ(timeline.makespan.value, 27);
