@@ -43,7 +43,7 @@ enum class RejectionReason {
   kTooSlow,     // a lower bound on its time rules it out of everything reported
   kForbidden,   // by --require or --forbid
 };
-inline constexpr int kRejectionReasons = 24;
+inline constexpr int kRejectionReasons = static_cast<int>(RejectionReason::kForbidden) + 1;
 std::string_view Name(RejectionReason reason);     // "attention heads not divisible by tp"
 std::string_view JsonKey(RejectionReason reason);  // "heads"
 

@@ -149,10 +149,11 @@ TEST(Stages, SpreadLayersAreEvenlyApart) {
   EXPECT_EQ(spread(6, 6), "xxxxxx");
   EXPECT_EQ(spread(6, 9), "xxxxxx");
   EXPECT_EQ(spread(5, 3), "xx.x.");
-  // DeepSeek-V3's first of 16 stages has three dense layers and two of experts: 0 and 3 of the
-  // five.
+  // DeepSeek-V3's first of 16 stages has three dense layers and two of experts: the first
+  // and third of the five, or the first two and the fourth.
   const std::vector<StageContent> stages = StagesOf(PresetModel("deepseek-v3"), 16, 1);
-  EXPECT_EQ(stages[0].SpreadLayers(2), (std::vector<int>{1, 1}));
+  EXPECT_EQ(stages[0].SpreadLayers(2), (std::vector<int>{2, 0}));
+  EXPECT_EQ(stages[0].SpreadLayers(3), (std::vector<int>{2, 1}));
   EXPECT_EQ(stages[0].SpreadLayers(0), (std::vector<int>{0, 0}));
   EXPECT_EQ(stages[0].SpreadLayers(9), (std::vector<int>{3, 2}));
 }

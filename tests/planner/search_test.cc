@@ -156,7 +156,6 @@ TEST(Search, EqualsBruteForceOnSmallSpaces) {
       {"every order of experts, tight", TinyMoe(), 8, Bytes(2.3 * 1073741824), false, true},
       {"offloaded", five, 8, Bytes(1.85 * 1073741824), false, false, true},
       {"every schedule, offloaded", four, 8, Bytes(1.85 * 1073741824), true, false, true},
-      {"every order, offloaded", four, 16, Bytes(1.85 * 1073741824), false, true, true},
       {"offloaded experts", TinyMoe(), 8, Bytes(2.1 * 1073741824), false, false, true},
       {"offloaded to small hosts", five, 8, Bytes(1.85 * 1073741824), false, false, true, 4_GiB},
   };

@@ -111,7 +111,8 @@ TEST(ExecutedRun, EveryMistakeAtOnce) {
       "run.json: at /executed/operators/0/call: unknown field; did you mean \"calls\"? "
       "accepted fields: operator, pass, calls, measured_s, processor_s\n"
       "run.json: at /executed/streams/0/stream: expected one of \"compute\", \"tensor\", "
-      "\"context\", \"expert\", \"send\", \"receive\", \"data\", got \"computes\"; did you "
+      "\"context\", \"expert\", \"send\", \"receive\", \"data\", \"to host\", \"from host\", got "
+      "\"computes\"; did you "
       "mean \"compute\"?\n"
       "run.json: at /job/model/num_layers: expected an integer from 1 to 10000, got 0");
   EXPECT_EQ(MessageOf("{}"),
