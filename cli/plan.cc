@@ -26,6 +26,7 @@
 #include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/step_spec.h"
+#include "planner/training_options.h"
 #include "report/estimate_text.h"
 #include "report/file_writer.h"
 #include "report/json.h"
@@ -72,8 +73,11 @@ double SecondsSince(Clock::time_point start) {
 
 class PlanQuestion {
  public:
-  PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console)
-      : job_(job),
+  // `of`: which of several questions it is, shown with the progress.
+  PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console,
+               const std::string& of = {})
+      : of_(of.empty() ? "" : " " + of),
+        job_(job),
         options_(options),
         simulate_(simulate),
         cluster_(job.cluster),
@@ -94,7 +98,7 @@ class PlanQuestion {
   }
   void Show(const char* what, std::optional<double> share) {
     interrupts_.ThrowIfAny();
-    progress_.Show(what, share);
+    progress_.Show((what + of_).c_str(), share);
   }
   // As many as are simulated, or listed.
   SearchOptions ForContenders(SearchOptions options) const {
@@ -109,6 +113,7 @@ class PlanQuestion {
   std::optional<Contender> InFramework(const PlanAnswer& answer);
   Explanation Explain(const std::string& asked);
 
+  const std::string of_;
   const Job& job_;
   const SearchOptions& options_;
   const bool simulate_;
@@ -255,9 +260,37 @@ ClusterSize SizeOf(const PlanAnswer& answer) {
   return size;
 }
 
-// The best plan of each of several sizes, in `time` each, and which of them is the answer.
-SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulate,
-                      std::optional<Seconds> time, SizeQuestion question, Console& console) {
+// Only the first process has simulated, and knows which it is.
+std::size_t ChosenByFirst(const SearchPart& part, std::size_t chosen) {
+  return part.count > 1 ? std::stoul(part.gather(std::to_string(chosen)).front()) : chosen;
+}
+
+// The best plan of each choice of options, in `time` each, and which of them is the answer.
+OptionsAnswer SolveOptions(const Job& job, const std::vector<SweepAxis>& axes,
+                           const SearchOptions& options, bool simulate, std::optional<Seconds> time,
+                           Console& console) {
+  OptionsAnswer answer{.axes = axes};
+  SearchOptions one = options;
+  one.top = 1;
+  for (std::size_t i = 0; i < SweepPoints(axes); ++i) {
+    Job chosen = job;
+    chosen.training = ChoiceOf(job.training, axes, i);
+    const PlanAnswer plans =
+        PlanQuestion(chosen, one, simulate, console, answer.NameOf(i)).Plans(time);
+    answer.choices.push_back(
+        {plans.plans().empty() ? std::nullopt : std::optional(plans.plans().front()),
+         Reason(plans)});
+  }
+  Choose(answer, options.objective);
+  answer.chosen = ChosenByFirst(options.part, answer.chosen);
+  return answer;
+}
+
+// The best plan of each of several sizes, in `time` each, and which of them is the answer; of
+// choices of options, where there are any, the best.
+SizeAnswer SolveSizes(const Job& job, const std::vector<SweepAxis>& axes,
+                      const SearchOptions& options, bool simulate, std::optional<Seconds> time,
+                      SizeQuestion question, Console& console) {
   SizeAnswer answer = StartOf(job, std::move(question));
   SearchOptions one = options;
   one.top = 1;
@@ -270,15 +303,20 @@ SizeAnswer SolveSizes(const Job& job, const SearchOptions& options, bool simulat
            .gpus = sized.cluster.gpus(),
            .best = {},
            .reason = fmt::format("{}: {}", problems.front().field, problems.front().what)});
+    } else if (axes.empty()) {
+      const std::string of = Counted(nodes, "node");
+      answer.sizes.push_back(SizeOf(PlanQuestion(sized, one, simulate, console, of).Plans(time)));
     } else {
-      answer.sizes.push_back(SizeOf(PlanQuestion(sized, one, simulate, console).Plans(time)));
+      const OptionsAnswer of = SolveOptions(sized, axes, options, simulate, time, console);
+      answer.sizes.push_back({.nodes = nodes,
+                              .gpus = sized.cluster.gpus(),
+                              .best = of.choices[of.chosen].best,
+                              .reason = of.choices[of.chosen].reason,
+                              .options = of.NameOf(of.chosen)});
     }
   }
   Choose(answer);
-  if (options.part.count > 1) {
-    // Only the first has simulated.
-    answer.chosen = std::stoul(options.part.gather(std::to_string(answer.chosen)).front());
-  }
+  answer.chosen = ChosenByFirst(options.part, answer.chosen);
   return answer;
 }
 
@@ -323,7 +361,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   import.AddTo(line);
   std::optional<std::int64_t> top, threads;
   std::vector<std::string> require, forbid;
-  std::optional<std::string> explain, margin, schedules, out, html, budget;
+  std::optional<std::string> explain, margin, schedules, choose, out, html, budget;
   std::optional<bool> simulate;
   bool json = false, robust = false;
   AimFlags aim;
@@ -340,6 +378,9 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Text("--schedules", "NAME,...", schedules,
             "these pipeline schedules, or all that train (default: 1f1b,interleaved; see: describe "
             "schedules)");
+  line.Text("--choose", "OPTION=V|V,...", choose,
+            "search these options of the training step too, every combination: "
+            "precision=bf16|fp8,tp-comm-overlap=off|on; an option is spelled as it is here");
   line.Text("--explain", "KNOB=V,...", explain,
             "what becomes of that plan, and what it loses to the best, item by item");
   bool sensitivity = false;
@@ -453,6 +494,14 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     line.Problem("--robust", "ranks by time; give --objective throughput");
   }
   Job job = import.asked() ? import.Resolve(line, flags) : flags.Resolve(line);
+  std::vector<SweepAxis> choices;
+  if (choose) {
+    try {
+      choices = ParseChoices(*choose, job.model);
+    } catch (const ConfigError& error) {
+      NoteError(line, "--choose", error);
+    }
+  }
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
   CheckNotInput(line, "--html", html, flags.files());
@@ -495,11 +544,23 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   if (html && first) page.emplace(*html);
   const bool asks_size = !nodes.empty() || aim.given();
   std::optional<SizeAnswer> sizes;
-  if (aimed.nodes.size() > 1) {
-    // The time is shared out among the sizes and the whole answer of the one that is chosen.
-    if (time) time = (1 / double(aimed.nodes.size() + 1)) * *time;
-    sizes = SolveSizes(job, options, simulate.value_or(true), time, aimed, console);
+  std::optional<OptionsAnswer> chosen;
+  const bool several = aimed.nodes.size() > 1;
+  if (time && (several || !choices.empty())) {
+    // Shared out among the searches of every size and choice, those of the size that is taken, and
+    // the whole answer.
+    const std::size_t of_size = choices.empty() ? several ? 1 : 0 : SweepPoints(choices);
+    const std::size_t searches =
+        (several ? aimed.nodes.size() * of_size : 0) + (choices.empty() ? 0 : of_size) + 1;
+    time = (1 / double(searches)) * *time;
+  }
+  if (several) {
+    sizes = SolveSizes(job, choices, options, simulate.value_or(true), time, aimed, console);
     job.cluster.nodes = sizes->sizes[sizes->chosen].nodes;
+  }
+  if (!choices.empty()) {
+    chosen = SolveOptions(job, choices, options, simulate.value_or(true), time, console);
+    job.training = ChoiceOf(job.training, choices, chosen->chosen);
   }
   PlanAnswer answer =
       PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time, unlike);
@@ -510,6 +571,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     Choose(*sizes);
   }
   answer.sizes = std::move(sizes);
+  answer.options = std::move(chosen);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {

@@ -30,7 +30,8 @@ struct ClusterSize {
   int nodes = 0;
   std::int64_t gpus = 0;
   std::optional<Contender> best;
-  std::string reason;  // why there is none
+  std::string reason;        // why there is none
+  std::string options = {};  // of the training step, where they are searched
 };
 
 struct SizeAnswer {

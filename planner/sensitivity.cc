@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/gpu.h"
+#include "planner/training_options.h"
 #include "topologies/what_if.h"
 
 namespace millwright {
@@ -20,44 +21,31 @@ std::optional<RankedPlan> Best(const Job& job, const ClusterConfig& config,
   return result.plans.front();
 }
 
-struct Option {
+struct Change {
   std::string flag;
   TrainingConfig training;
 };
-std::vector<Option> OptionsOf(const Job& job) {
+std::vector<Change> ChangesOf(const Job& job) {
   const TrainingConfig& now = job.training;
-  std::vector<Option> options;
-  const auto add = [&](std::string flag, const auto& change) {
-    TrainingConfig changed = now;
-    change(changed);
-    if (changed != now) options.push_back({std::move(flag), changed});
+  std::vector<Change> changes;
+  const auto add = [&](std::string flag, const TrainingConfig& changed) {
+    if (changed != now) changes.push_back({std::move(flag), changed});
   };
-  for (const auto& precision : PrecisionNames()) {
-    if (!LowPrecision(precision.value) || !(job.cluster.gpu.peak(precision.value).value > 0)) {
-      continue;
+  for (const TrainingOption& option : TrainingOptions()) {
+    if (option.of_experts && !job.model.has_moe()) continue;
+    for (std::size_t i = 0; i < option.values.size(); ++i) {
+      TrainingConfig changed = now;
+      option.set(changed, i);
+      const bool last = i + 1 == option.values.size();
+      const bool narrower = changed.precision != now.precision && LowPrecision(changed.precision) &&
+                            job.cluster.gpu.peak(changed.precision).value > 0;
+      if (option.name == "precision" ? narrower : last) add(option.Flag(option.values[i]), changed);
     }
-    add(fmt::format("--precision {}", precision.name),
-        [&](TrainingConfig& t) { t.precision = precision.value; });
   }
-  add("--overlap-grad-reduce", [](TrainingConfig& t) { t.overlap_grad_reduce = true; });
-  add("--overlap-param-gather", [](TrainingConfig& t) { t.overlap_param_gather = true; });
-  add("--overlap-p2p", [](TrainingConfig& t) { t.overlap_p2p = true; });
-  add("--tp-comm-overlap", [](TrainingConfig& t) { t.tp_comm_overlap = true; });
-  add("--cp-comm-overlap", [](TrainingConfig& t) { t.cp_comm_overlap = true; });
-  if (job.model.has_moe()) {
-    add("--expert-overlap", [](TrainingConfig& t) { t.expert_overlap = true; });
-    add("--moe-dispatcher deepep",
-        [](TrainingConfig& t) { t.moe_dispatcher = MoeDispatcher::kDeepEp; });
-  }
-  add("--cuda-graph full", [](TrainingConfig& t) { t.cuda_graph = CudaGraph::kFull; });
-  add("--fused-swiglu", [](TrainingConfig& t) { t.fused_swiglu = true; });
-  add("--fp8-activation-store", [](TrainingConfig& t) { t.fp8_activation_store = true; });
-  add("--fused-cross-entropy", [](TrainingConfig& t) { t.fused_cross_entropy = true; });
-  add("--gradient-dtype bf16", [](TrainingConfig& t) { t.gradient_bytes = 2; });
-  add("--moment-dtype bf16", [](TrainingConfig& t) { t.moment_bytes = 4; });
-  add(fmt::format("--global-batch {}", 2 * now.global_batch_size),
-      [](TrainingConfig& t) { t.global_batch_size *= 2; });
-  return options;
+  TrainingConfig twice = now;
+  twice.global_batch_size *= 2;
+  add(fmt::format("--global-batch {}", twice.global_batch_size), twice);
+  return changes;
 }
 
 }  // namespace
@@ -88,11 +76,11 @@ std::optional<SensitivityAnswer> FindSensitivity(
   std::stable_sort(answer.resources.begin(), answer.resources.end(),
                    [&](const Sensitivity& a, const Sensitivity& b) { return saved(a) > saved(b); });
 
-  for (const Option& option : OptionsOf(job)) {
-    if (progress) progress(option.flag);
+  for (const Change& change : ChangesOf(job)) {
+    if (progress) progress(change.flag);
     Job changed = job;
-    changed.training = option.training;
-    answer.options.push_back({.flag = option.flag,
+    changed.training = change.training;
+    answer.options.push_back({.flag = change.flag,
                               .best = Best(changed, job.cluster, quick),
                               .batch = double(changed.training.global_batch_size) /
                                        double(job.training.global_batch_size)});

@@ -15,6 +15,7 @@
 #include "planner/robust.h"
 #include "planner/search.h"
 #include "planner/sensitivity.h"
+#include "planner/training_options.h"
 #include "report/export.h"
 
 namespace millwright {
@@ -45,6 +46,7 @@ struct PlanAnswer {
   std::optional<Exported> exported;  // of the best plan
   std::optional<SensitivityAnswer> sensitivity;
   std::optional<SizeAnswer> sizes;     // of which this is the answer of the chosen one
+  std::optional<OptionsAnswer> options;  // the same of options of the training step
   std::optional<RobustAnswer> robust;  // by which the plans are in order
   double search_seconds = 0;           // wall time, the only part that differs between runs
   double simulate_seconds = 0;         // of it

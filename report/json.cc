@@ -252,6 +252,7 @@ Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
                    q.price ? Json(1 / (*q.price * answer.GpuHoursPerToken(size))) : Json(nullptr)},
                   {"meets_deadline", q.deadline ? Json(answer.Meets(size)) : Json(nullptr)},
                   {"plan", ToJson(size.best->estimate.plan, model)}});
+      if (!size.options.empty()) one["options"] = size.options;
     } else {
       one["reason"] = size.reason;
     }
@@ -262,6 +263,28 @@ Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
           {"deadline_s", q.deadline ? Json(q.deadline->value) : Json(nullptr)},
           {"usd_per_gpu_hour", or_null(q.price)},
           {"sizes", std::move(sizes)}};
+}
+
+Json ToJson(const OptionsAnswer& answer, const ModelConfig& model) {
+  Json choices = Json::array();
+  for (std::size_t i = 0; i < answer.choices.size(); ++i) {
+    const OptionsAnswer::Choice& choice = answer.choices[i];
+    const std::vector<std::string> at = SweepPoint(answer.axes, i);
+    Json options = Json::object();
+    for (std::size_t axis = 0; axis < at.size(); ++axis) options[answer.axes[axis].name] = at[axis];
+    Json one{{"options", std::move(options)}, {"fits", choice.best.has_value()}};
+    if (choice.best) {
+      one.update({{"reason", nullptr},
+                  {"step_time_s", choice.best->step().value},
+                  {"peak_bytes", choice.best->peak().value},
+                  {"plan", ToJson(choice.best->estimate.plan, model)}});
+    } else {
+      one["reason"] = choice.reason;
+    }
+    choices.push_back(std::move(one));
+  }
+  return {{"chosen", answer.choices[answer.chosen].best ? Json(answer.chosen) : Json(nullptr)},
+          {"choices", std::move(choices)}};
 }
 
 Json ToJson(const RobustAnswer& answer) {
@@ -346,6 +369,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
     json["explain"] = std::move(one);
   }
   if (answer.sizes) json["sizes"] = ToJson(*answer.sizes, answer.job.model);
+  if (answer.options) json["options"] = ToJson(*answer.options, answer.job.model);
   if (answer.robust) json["robust"] = ToJson(*answer.robust);
   if (answer.exported) json["export"] = ToJson(*answer.exported);
   if (answer.sensitivity) json["sensitivity"] = ToJson(*answer.sensitivity, answer.job.model);

@@ -11,6 +11,7 @@
 #include "cost_models/interval.h"
 #include "report/estimate_text.h"
 #include "report/json.h"
+#include "report/options_text.h"
 #include "report/page.h"
 #include "report/page_parts.h"
 #include "report/plan_text.h"
@@ -44,10 +45,11 @@ Json NamesOf(const List& list, Plan plan) {
 }
 
 // The best plan of each, or why there is none.
-Json SizeNames(const SizeAnswer& answer) {
+template <class List>
+Json BestNames(const List& list) {
   Json names = Json::array();
-  for (const ClusterSize& size : answer.sizes) {
-    names.push_back(size.best ? BriefName(size.best->estimate.plan) : size.reason);
+  for (const auto& one : list) {
+    names.push_back(one.best ? BriefName(one.best->estimate.plan) : one.reason);
   }
   return names;
 }
@@ -107,7 +109,10 @@ void WritePlanPage(const PlanAnswer& answer, const std::optional<SimulatedStep>&
       {"out_of_memory", OutOfMemoryRows(answer.result)},
       {"answer", std::move(whole)},
       {"sizes_sentence", answer.sizes ? SizeSentence(*answer.sizes) : ""},
-      {"size_names", answer.sizes ? SizeNames(*answer.sizes) : Json::array()},
+      {"size_names", answer.sizes ? BestNames(answer.sizes->sizes) : Json::array()},
+      {"options_sentence",
+       answer.options ? OptionsSentence(*answer.options, answer.objective) : ""},
+      {"option_names", answer.options ? BestNames(answer.options->choices) : Json::array()},
       {"timeline", best ? Json::parse(TimelineJson(*best)) : Json(nullptr)}};
   // The timeline's scripts find its names where the other pages have them.
   for (const char* key : {"paints", "streams"}) {

@@ -9,6 +9,7 @@
 #include "core/unit_text.h"
 #include "cost_models/interval.h"
 #include "report/estimate_text.h"
+#include "report/options_text.h"
 #include "report/size_text.h"
 
 namespace millwright {
@@ -540,7 +541,7 @@ std::string Reason(const Explanation& x, const PlanAnswer& answer) {
 
 namespace {
 
-std::string TextOfOneSize(const PlanAnswer& answer, const Style& style) {
+std::string TextOfOne(const PlanAnswer& answer, const Style& style) {
   if (answer.explanation) return ExplanationText(answer, style);
   if (answer.plans().empty()) return NoPlanText(answer, style);
   const Estimate& best = answer.plans().front().estimate;
@@ -567,7 +568,9 @@ std::string TextOfOneSize(const PlanAnswer& answer, const Style& style) {
 }  // namespace
 
 std::string PlanAnswerText(const PlanAnswer& answer, const Style& style) {
-  return (answer.sizes ? SizeText(*answer.sizes, style) : "") + TextOfOneSize(answer, style);
+  return (answer.sizes ? SizeText(*answer.sizes, style) : "") +
+         (answer.options ? OptionsText(*answer.options, answer.objective, style) : "") +
+         TextOfOne(answer, style);
 }
 
 }  // namespace millwright

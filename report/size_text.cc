@@ -68,6 +68,8 @@ std::string SizeText(const SizeAnswer& answer, const Style& style) {
   if (q.tokens) table.Column("in all");
   if (q.tokens && q.price) table.Column("USD");
   if (q.price) table.Column("tokens/USD");
+  const bool chosen = !answer.sizes.front().options.empty();
+  if (chosen) table.Column("options", Align::kLeft);
   table.Column("best plan", Align::kLeft);
   for (const ClusterSize& size : answer.sizes) {
     std::vector<std::string> row = {FormatInteger(size.nodes), FormatInteger(size.gpus)};
@@ -80,6 +82,7 @@ std::string SizeText(const SizeAnswer& answer, const Style& style) {
     if (q.tokens) add([&] { return FormatSeconds(answer.TimeOf(size)); });
     if (q.tokens && q.price) add([&] { return Usd(answer.UsdOf(size)); });
     if (q.price) add([&] { return FormatRate(1 / (*q.price * answer.GpuHoursPerToken(size))); });
+    if (chosen) row.push_back(size.best ? size.options : "-");
     row.push_back(size.best ? BriefName(size.best->estimate.plan) : size.reason);
     table.Row(std::move(row));
   }

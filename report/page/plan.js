@@ -309,12 +309,28 @@ function sizesSection({sizes, chosen_nodes: chosen, tokens, usd_per_gpu_hour: pr
     times && ["in all", (size) => days(size.time_s)],
     times && costs && ["USD", (size) => integer(Math.round(size.usd))],
     costs && ["tokens/USD", (size) => integer(Math.round(size.tokens_per_usd))],
+    sizes.some((size) => size.options) && ["options", (size) => size.options],
     ["best plan", (size, i) => page.data.size_names[i]]].filter((column) => column);
   const always = new Set(["nodes", "GPUs", "best plan"]);
   const table = plainTable(section, columns.map(([title]) => title), sizes.map((size, i) =>
     columns.map(([title, text]) => size.fits || always.has(title) ? text(size, i) : "-")));
   table.querySelectorAll("tbody tr").forEach((row, i) => {
     row.className = sizes[i].nodes === chosen ? "best" : "";
+  });
+}
+
+// The choices of options that were asked about, the fastest first.
+function optionsSection({choices, chosen}) {
+  const section = page.section("Options", page.data.options_sentence);
+  const axes = Object.keys(choices[0].options);
+  const order = d3.sort(d3.range(choices.length), (i) => choices[i].step_time_s ?? Infinity);
+  const table = plainTable(section, [...axes, "step", "peak", "best plan"], order.map((i) => {
+    const {options, fits, step_time_s: step, peak_bytes: peak} = choices[i];
+    return [...axes.map((axis) => options[axis]), fits ? seconds(step) : "-",
+      fits ? page.gib(peak) : "-", page.data.option_names[i]];
+  }));
+  table.querySelectorAll("tbody tr").forEach((row, at) => {
+    row.className = order[at] === chosen ? "best" : "";
   });
 }
 
@@ -384,6 +400,7 @@ page.start(() => {
   if (plans.length > 0) tiles(plans[0], limit);
   howToReproduce();
   if (answer.sizes) sizesSection(answer.sizes);
+  if (answer.options) optionsSection(answer.options);
 
   if (plans.length > 0) {
     const rows = rowsOf(plans, names);

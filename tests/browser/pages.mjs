@@ -293,7 +293,7 @@ console.log("large job: 4096 passes, zoom and hover");
 
 {
   const line = "plan --model qwen3-8b --cluster pcie-l40s --nodes 1|2 --global-batch 64 --seq 8192 " +
-    "--tokens 1B --price 1.5 --robust";
+    "--tokens 1B --price 1.5 --robust --choose fused-cross-entropy=off|on,moment-dtype=fp32|bf16";
   answer = run(line, "sizes.html");
   const { page, said, close } = await open("sizes.html");
   const section = (title) => page.locator("section", { has: page.locator("h2", { hasText: title }) });
@@ -303,6 +303,11 @@ console.log("large job: 4096 passes, zoom and hover");
   assert.equal(await section("Cluster sizes").locator("tr.best td").first().innerText(),
     String(chosen));
   assert.match(await section("Cluster sizes").locator(".hint").innerText(), /cheapest/);
+  const { choices, chosen: option } = answer.options;
+  assert.equal(choices.length, 4);
+  assert.equal(await section("Options").locator("tbody tr").count(), choices.length);
+  assert.equal(await section("Options").locator("tr.best td").first().innerText(),
+    choices[option].options["fused-cross-entropy"]);
   assert.equal(await section("not alike").locator("tbody tr").count(), answer.robust.plans.length);
   // A plan whose layers are not even says so.
   const uneven = answer.plans.filter(({ plan }) => plan.stage_layers.length > 0).length;
@@ -316,7 +321,7 @@ console.log("large job: 4096 passes, zoom and hover");
   assert.deepEqual(said, []);
   await close();
   await picture("sizes.html", "sizes");
-  console.log("plan: cluster sizes, GPUs that are not alike, uneven layers");
+  console.log("plan: cluster sizes, options, GPUs that are not alike, uneven layers");
 }
 
 {

@@ -24,7 +24,9 @@ ranks() {
   shift
   mpirun --oversubscribe "${as_root[@]}" --mca plm isolated -n "$n" "$program" "$@"
 }
-question=(plan --model llama-3.1-8b --cluster dgx-h100 --nodes 2 --global-batch 32 --seq 4096 --json)
+question=(plan --model llama-3.1-8b --cluster dgx-h100 --global-batch 32 --seq 4096 --json)
+several=("${question[@]}" --nodes '1|2' --choose 'precision=bf16|fp8')
+question+=(--nodes 2)
 
 "$program" "${question[@]}" >"$scratch/alone" 2>"$scratch/err"
 expect 'alone, code' $? 0
@@ -35,6 +37,14 @@ for n in 1 2 3 4; do
     "$(sed '/"timing"/,$d' "$scratch/alone" | cksum)"
   expect "$n ranks, the job file" "$(cksum <"$scratch/job.$n.json")" "$(cksum <"$scratch/job.1.json")"
 done
+
+# And of several questions.
+"$program" "${several[@]}" >"$scratch/alone" 2>"$scratch/err"
+expect 'choices alone, code' $? 0
+ranks 3 "${several[@]}" >"$scratch/shared" 2>"$scratch/err"
+expect 'choices, code' $? 0
+expect 'choices, bytes' "$(sed '/"timing"/,$d' "$scratch/shared" | cksum)" \
+  "$(sed '/"timing"/,$d' "$scratch/alone" | cksum)"
 
 ranks 2 "${question[@]}" --top 0 --memory-margin 200% >"$scratch/out" 2>"$scratch/err"
 expect 'bad input, code' $? 2
