@@ -81,7 +81,7 @@ std::span<const TrainingOption> TrainingOptions() {
 std::vector<SweepAxis> ParseChoices(std::string_view text, const ModelConfig& model) {
   std::vector<std::string_view> names;
   for (const TrainingOption& option : TrainingOptions()) names.push_back(option.name);
-  const std::vector<SweepAxis> axes = ParseSweep(text, names);
+  std::vector<SweepAxis> axes = ParseSweep(text, names);
   std::vector<std::string> mistakes;
   for (const SweepAxis& axis : axes) {
     const TrainingOption& option = *Find(axis.name);

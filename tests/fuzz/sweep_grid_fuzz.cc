@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes as --vary and as --what-if: taken or refused with ConfigError; what is taken has points
-// within bounds, and makes a cluster that can be written and read.
+// Any bytes as --vary, --choose and --what-if: taken or refused with ConfigError; what is taken has
+// points within bounds, and makes a cluster that can be written and read.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,9 @@
 
 #include "core/check.h"
 #include "core/config_io.h"
+#include "core/model_presets.h"
 #include "planner/sweep_grid.h"
+#include "planner/training_options.h"
 #include "topologies/what_if.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -20,6 +22,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::size_t points = SweepPoints(axes);
     MILLWRIGHT_CHECK(points > 0 && points <= kMostSweepPoints);
     MILLWRIGHT_CHECK(SweepPoint(axes, points - 1).size() == axes.size());
+  } catch (const ConfigError&) {
+  }
+  try {
+    static const ModelConfig model = PresetModel("mixtral-8x7b");
+    const std::vector<SweepAxis> axes = ParseChoices(text, model);
+    MILLWRIGHT_CHECK(SweepPoints(axes) <= kMostChoices);
+    ChoiceOf({}, axes, SweepPoints(axes) - 1);
   } catch (const ConfigError&) {
   }
   try {
