@@ -114,10 +114,11 @@ std::string RunsText(const RunsReport& report, const Style& style) {
     sweeps.Column("layouts of one job", Align::kLeft);
     sweeps.Column("runs");
     sweeps.Column("Spearman");
+    sweeps.Column("at most");
     sweeps.Column("first is slower than best by");
     for (const Sweep& s : report.sweeps) {
-      sweeps.Row(
-          {s.name, std::to_string(s.n), fmt::format("{:.2f}", s.spearman), Percent(s.first_loss)});
+      sweeps.Row({s.name, std::to_string(s.n), fmt::format("{:.2f}", s.spearman),
+                  s.most < 1 ? fmt::format("{:.2f}", s.most) : "-", Percent(s.first_loss)});
     }
     text += sweeps.Text(style) + "\n";
   }
@@ -180,6 +181,7 @@ Json ReportJson(const RunsReport& report) {
     json["sweeps"].push_back({{"name", s.name},
                               {"n", s.n},
                               {"spearman", s.spearman},
+                              {"spearman_at_most", s.most},
                               {"first_slower_than_best", s.first_loss}});
   }
   json["rows"] = Json::array();

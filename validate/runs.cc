@@ -85,26 +85,55 @@ void Append(std::vector<NamedSummary>& to, std::vector<NamedSummary> from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t n = values.size();
+  return 0.5 * (values[(n - 1) / 2] + values[n / 2]);
+}
+
 std::vector<Sweep> SweepsOf(const RunsReport& report) {
   struct Times {
+    std::string name;
+    const ModelConfig* model = nullptr;
     std::vector<double> predicted, measured;
   };
-  std::map<std::string, Times> sweeps;
+  std::vector<Times> sweeps;
   for (const RunResult& r : report.results) {
     if (!r.run.step) continue;
-    Times& t = sweeps[fmt::format("{}: {}, {} x {}, batch {} x {}", r.run.group(), r.run.model.name,
-                                  *r.run.num_gpus, r.run.gpu, *r.run.gbs, *r.run.model.seq)];
-    t.predicted.push_back(r.predicted.value);
-    t.measured.push_back(r.run.step->value);
+    const ModelConfig& model = r.job.job.model;
+    const std::string name =
+        fmt::format("{}: {}, {} x {}, batch {} x {}", r.run.group(), r.run.model.name,
+                    *r.run.num_gpus, r.run.gpu, *r.run.gbs, *r.run.model.seq);
+    auto sweep = std::ranges::find_if(
+        sweeps, [&](const Times& t) { return t.name == name && *t.model == model; });
+    if (sweep == sweeps.end()) {
+      sweeps.push_back({.name = name, .model = &model, .predicted = {}, .measured = {}});
+      sweep = sweeps.end() - 1;
+    }
+    sweep->predicted.push_back(r.predicted.value);
+    sweep->measured.push_back(r.run.step->value);
   }
+  std::ranges::stable_sort(sweeps, {}, &Times::name);
   std::vector<Sweep> all;
-  for (const auto& [name, t] : sweeps) {
+  for (const Times& t : sweeps) {
     if (t.measured.size() < kLeastSweep) continue;
     const auto first = std::ranges::min_element(t.predicted) - t.predicted.begin();
     const double best = *std::ranges::min_element(t.measured);
-    all.push_back({.name = name,
+    // Runs that are told apart by nothing are predicted alike.
+    std::map<double, std::vector<double>> repeats;
+    for (std::size_t i = 0; i < t.measured.size(); ++i) {
+      repeats[t.predicted[i]].push_back(t.measured[i]);
+    }
+    std::vector<double> medians;
+    for (const double predicted : t.predicted) medians.push_back(Median(repeats.at(predicted)));
+    const bool named_alike = std::ranges::count(sweeps, t.name, &Times::name) > 1;
+    all.push_back({.name = named_alike ? fmt::format("{} ({} layers of {}, {} heads)", t.name,
+                                                     t.model->num_layers, t.model->hidden_size,
+                                                     t.model->num_attention_heads)
+                                       : t.name,
                    .n = t.measured.size(),
                    .spearman = Spearman(t.predicted, t.measured),
+                   .most = repeats.size() < t.measured.size() ? Spearman(medians, t.measured) : 1,
                    .first_loss = t.measured[std::size_t(first)] / best - 1});
   }
   return all;

@@ -66,11 +66,14 @@ struct NamedSummary {
   ErrorSummary errors;
 };
 
-// Layouts of one model on the same GPUs with the same batch.
+// Layouts of one model (not only of its name: BLOOM's trials have several shapes) on the same GPUs
+// with the same batch.
 struct Sweep {
   std::string name;
   std::size_t n = 0;
-  double spearman = 0;    // of predicted with measured step times
+  double spearman = 0;  // of predicted with measured step times
+  double most =
+      1;  // of what was measured with its own median over like runs: no prediction's is higher
   double first_loss = 0;  // measured step of the layout predicted fastest, over the best, - 1
 };
 inline constexpr std::size_t kLeastSweep = 8;

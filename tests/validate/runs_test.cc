@@ -97,9 +97,19 @@ TEST(Runs, AllPublishedSteps) {
     const RunResult& r = report.results[i];
     EXPECT_LE(MemoryInterval().low * r.peak, r.capacity) << r.run.id;
   }
-  EXPECT_EQ(report.sweeps.size(), 9U);
+  // BLOOM's trials of one name have several shapes; only one of those was run eight times.
+  EXPECT_EQ(report.sweeps.size(), 8U);
+  EXPECT_EQ(std::ranges::count_if(
+                report.sweeps, [](const Sweep& s) { return s.name.find("BLOOM") != s.name.npos; }),
+            1);
+  // Five are ordered as well as their own repeats are, or nearly.
   EXPECT_GE(std::ranges::count_if(report.sweeps, [](const Sweep& s) { return s.spearman >= 0.9; }),
-            6);
+            5);
+  for (const Sweep& s : report.sweeps) {
+    EXPECT_LE(s.most, 1);
+    if (s.spearman < 0.9) continue;
+    EXPECT_GT(s.spearman, s.most - 0.02) << s.name;
+  }
   for (const Coverage& c : report.step_coverage) {
     if (c.name == "all") {
       EXPECT_GT(double(c.inside), 0.88 * double(c.n));
