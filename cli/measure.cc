@@ -107,7 +107,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
   std::optional<RunBackend> backend;
   std::optional<ElementType> type;
   std::optional<std::int64_t> seed;
-  bool quick = false;
+  bool quick = false, fp8 = false;
   flags.AddTo(line, 0);
   flags.AddRanksTo(line);
   plan_flags.AddTo(line);
@@ -122,6 +122,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
             "as of run: cpu, or mpi, is processes that Open MPI joins (default: cpu)");
   line.Enum("--dtype", type, ElementTypeNames(),
             "what is computed in (default: fp64; with cuda bf16, and nothing else)");
+  line.Flag("--fp8", fp8, "with cuda: products of FP8 (E4M3) operands too");
   line.Text("--budget", "TIME", budget, "about how long in all (default: 60 s; --quick: 15 s)");
   line.Flag("--quick", quick, "fewer sizes, as few as a fit needs");
   line.Flag("--processor-time", asked.by_processor,
@@ -151,6 +152,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
   if (asked.on_gpus() && asked.by_processor) {
     line.Problem("--processor-time", "a GPU's work is no processor's");
   }
+  if (fp8 && !asked.on_gpus()) line.Problem("--fp8", "CPUs have none; give --backend cuda");
   const bool for_job = job_file || flags.gives_model();
   if (asked.on_gpus() && !for_job && !flags.cluster()) {
     line.Missing("--cluster", "expected the cluster preset whose GPUs are to be measured");
@@ -171,6 +173,9 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
     throw ConfigError("--dtype: a GPU's curves are of bf16, and " + std::string(Name(asked.type)) +
                       " was asked for");
   }
+  if (fp8 && !(job.cluster.gpu.peak(Precision::kFp8).value > 0)) {
+    throw ConfigError(fmt::format("--fp8: {} has none", job.cluster.gpu.name));
+  }
   if (!for_job) {
     asked.ranks = flags.ranks() ? int(*flags.ranks()) : DefaultRanks(asked.backend);
     if (asked.ranks > kMostRanks) {
@@ -178,6 +183,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
           fmt::format("--ranks: {} ranks on one machine: at most {}", asked.ranks, kMostRanks));
     }
     asked.cases = SweepCases(asked.ranks, quick, asked.on_gpus() ? SweepOf::kGpu : SweepOf::kCpu);
+    if (fp8) asked.cases = WithFp8(asked.cases);
     return asked;
   }
   const std::variant<Workload, Rejection> workload = WorkloadOf(job, asked.seed, asked.backend);
@@ -186,6 +192,7 @@ std::optional<MeasureAsked> Ask(std::span<const std::string> args, std::ostream&
   }
   asked.ranks = std::get<Workload>(workload).ranks();
   asked.cases = CasesOf(std::get<Workload>(workload));
+  if (fp8) asked.cases = WithFp8(asked.cases);
   return asked;
 }
 

@@ -44,7 +44,8 @@ struct WorkOf {
     bool flops = false;
   };
   Work operator()(const GemmCase& g) const {
-    return {PassText(g.pass), 2 * double(g.m) * double(g.n) * double(g.k), true};
+    return {g.fp8 ? "product, fp8" : PassText(g.pass), 2 * double(g.m) * double(g.n) * double(g.k),
+            true};
   }
   Work operator()(const AttentionCase& a) const {
     // Two products forward and five backward over half of the square.

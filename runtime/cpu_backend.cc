@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cpu_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "core/check.h"
 #include "runtime/cpu_kernels.h"
+#include "runtime/fp8.h"
 
 namespace millwright {
 namespace {
@@ -33,6 +35,8 @@ int CpuBackend<T>::WidthOf(Element element) const {
       return sizeof(T);
     case Element::kIndex:
       return sizeof(std::int32_t);
+    case Element::kFp8:
+      return 1;
   }
   return 0;
 }
@@ -44,6 +48,12 @@ void CpuBackend<T>::Run(const Operation& operation) {
 
 template <class T>
 void CpuBackend<T>::Upload(std::span<const double> from, View to) {
+  if (to.element == Element::kFp8) {
+    const std::span<std::uint8_t> values = Values<std::uint8_t>(to);
+    MILLWRIGHT_CHECK(from.size() == values.size());
+    std::transform(from.begin(), from.end(), values.begin(), ToE4m3);
+    return;
+  }
   const std::span<T> values = Values<T>(to);
   MILLWRIGHT_CHECK(from.size() == values.size());
   std::copy(from.begin(), from.end(), values.begin());
@@ -61,6 +71,11 @@ std::vector<double> CpuBackend<T>::Download(ConstView from) {
   if (from.element == Element::kIndex) {
     const std::span<const std::int32_t> indices = Values<std::int32_t>(from);
     return {indices.begin(), indices.end()};
+  }
+  if (from.element == Element::kFp8) {
+    std::vector<double> values;
+    for (const std::uint8_t value : Values<std::uint8_t>(from)) values.push_back(FromE4m3(value));
+    return values;
   }
   const std::span<const T> values = Values<T>(from);
   return {values.begin(), values.end()};

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "core/check.h"
+#include "runtime/fp8.h"
 
 namespace millwright {
 namespace {
@@ -154,8 +155,22 @@ Eigen::Map<const Dense<T>> Product(ConstView view) {
 }
 
 template <class T>
+Dense<T> FromFp8(ConstView view) {
+  MILLWRIGHT_CHECK(view.element == Element::kFp8);
+  Dense<T> values(view.rows, view.cols);
+  for (std::int64_t i = 0; i < view.size(); ++i) {
+    values.data()[i] = T(FromE4m3(std::to_integer<std::uint8_t>(view.data[i])));
+  }
+  return values;
+}
+
+template <class T>
 void Compute(const compute::Linear& op) {
   MILLWRIGHT_CHECK(op.x.cols == op.w.cols && op.x.rows == op.y.rows && op.w.rows == op.y.cols);
+  if (op.x.element == Element::kFp8) {
+    Product<T>(op.y).noalias() = FromFp8<T>(op.x) * FromFp8<T>(op.w).transpose();
+    return;
+  }
   Product<T>(op.y).noalias() = Product<T>(op.x) * Product<T>(op.w).transpose();
 }
 

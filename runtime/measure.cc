@@ -136,7 +136,8 @@ Timing Measurer::Of(const GemmCase& gemm) {
   Tensor out;
   switch (gemm.pass) {
     case GemmPass::kForward: {
-      const Tensor x = Random(gemm.m, gemm.k), w = Random(gemm.n, gemm.k);
+      const Element operands = gemm.fp8 ? Element::kFp8 : Element::kValue;
+      const Tensor x = Random(gemm.m, gemm.k, operands), w = Random(gemm.n, gemm.k, operands);
       const auto call = [&] {
         out = Fresh(gemm.m, gemm.n);
         backend_.Run(compute::Linear{.x = x, .w = w, .y = out});

@@ -264,6 +264,17 @@ SweepSizes SizesOf(bool quick, SweepOf of) {
 
 }  // namespace
 
+std::vector<MeasuredCase> WithFp8(const std::vector<MeasuredCase>& cases) {
+  std::vector<MeasuredCase> with;
+  for (const MeasuredCase& one : cases) {
+    with.push_back(one);
+    const auto* gemm = std::get_if<GemmCase>(&one);
+    if (gemm == nullptr || (gemm->m | gemm->n | gemm->k) % 16 != 0) continue;
+    Add(with, GemmCase{.m = gemm->m, .n = gemm->n, .k = gemm->k, .fp8 = true});
+  }
+  return with;
+}
+
 std::vector<MeasuredCase> SweepCases(int ranks, bool quick, SweepOf of) {
   const SweepSizes s = SizesOf(quick, of);
   std::vector<CaseList> lists(1, {.at_once = kProductsAtOnce, .cases = {}});

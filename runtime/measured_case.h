@@ -26,6 +26,7 @@ enum class GemmPass : std::uint8_t { kForward, kInputGradient, kWeightGradient }
 struct GemmCase {
   std::int64_t m = 0, n = 0, k = 0;
   GemmPass pass = GemmPass::kForward;
+  bool fp8 = false;  // of E4M3 operands, both with the sum's index last, as in all three passes
   bool operator==(const GemmCase&) const = default;
 };
 
@@ -84,6 +85,10 @@ using MeasuredCase = std::variant<GemmCase, AttentionCase, RowsCase, CollectiveC
 // no time for is missing between, not at the ends.
 enum class SweepOf : std::uint8_t { kCpu, kGpu };
 std::vector<MeasuredCase> SweepCases(int ranks, bool quick, SweepOf of);
+// With each product, once for its three passes, that in FP8: Transformer Engine transposes operands
+// so that all passes are of one layout, the only one that Hopper's tensor cores take.  Sizes that
+// are no multiples of 16 are left out, as cuBLASLt has none of those.
+std::vector<MeasuredCase> WithFp8(const std::vector<MeasuredCase>& cases);
 // Of every kind of layer, embedding and head of the workload, on one of its ranks, and their
 // neighbours.
 std::vector<MeasuredCase> CasesOf(const Workload& workload);

@@ -27,6 +27,7 @@ enum class Element : std::uint8_t {
   kValue,  // activations, weights and the gradients of activations
   kSum,    // what is added up: gradients of weights, the optimizer's state, a row's statistics
   kIndex,  // 32-bit integers: tokens and positions
+  kFp8,    // operands of a Linear, multiplied as they are: E4M3 (runtime/fp8)
 };
 
 // rows x cols elements of a device buffer, not owned.
@@ -100,7 +101,7 @@ struct Add {
 // --- Linear layers
 
 struct Linear {
-  ConstView x, w;
+  ConstView x, w;  // both of values, or both in FP8
   View y;
 };
 struct LinearInputGradient {

@@ -4,7 +4,8 @@
 # gpu_check.sh [PROGRAM]: on a machine with one GPU, is the GPU backend right, and how far is a layer
 # from its prediction?  Builds Millwright for that GPU into build-gpu/, unless a program is given;
 # then executes small models on the GPU and compares each with the dense reference in fp64, fp32 and
-# bf16, and times one transformer layer with the shapes that a rank has of Llama-3 70B under TP 8
+# bf16, times products, attention and what is bound by memory beside their predictions (a minute, kept
+# in build-gpu/measured for calibrate), and times one transformer layer with the shapes that a rank has of Llama-3 70B under TP 8
 # (8 of 64 query heads, 1 of 8 KV heads, 3584 of 28672 FFN columns, 8192 tokens), without its
 # collectives.  The last table has each operator's time beside the cost model's (run --compare).
 #
@@ -72,6 +73,17 @@ for dtype in fp64 fp32 bf16; do
     status=1
   fi
 done
+
+fp8=(--fp8)
+[[ $cluster == dgx-a100 ]] && fp8=()
+echo
+if timeout 120 "$program" measure --backend cuda --cluster "$cluster" --ranks 1 --quick \
+  "${fp8[@]}" --budget 60s --out build-gpu/measured; then
+  echo 'Against the curves that are built in:'
+  timeout 60 "$program" validate --ops build-gpu/measured || status=1
+else
+  status=1
+fi
 
 echo
 timeout 120 "$program" run --layers 1 --hidden 8192 --heads 8 --head-dim 128 --kv-heads 1 --ffn 3584 \

@@ -69,6 +69,7 @@ struct OperationOf {
 
 Measurement RowOf(const MeasuredCase& what, const Timing& timing, bool burst,
                   const MeasuredOn& on) {
+  const auto* gemm = std::get_if<GemmCase>(&what);
   std::string how;
   if (burst) {
     how = fmt::format("{}-burst:first repeats", on.stack);
@@ -77,7 +78,7 @@ Measurement RowOf(const MeasuredCase& what, const Timing& timing, bool burst,
                       100 * timing.spread, timing.settled ? "" : ", not settled");
   }
   return {.gpu = on.gpu,
-          .dtype = on.dtype,
+          .dtype = gemm != nullptr && gemm->fp8 ? "fp8" : on.dtype,
           .source =
               fmt::format("{}; {} rank{}; {}", how, on.ranks, on.ranks == 1 ? "" : "s", on.machine),
           .time = burst ? timing.burst : timing.sustained,

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "runtime/fp8.h"
 
 namespace millwright {
 namespace {
@@ -236,6 +237,7 @@ void CudaBackend::KeepPace() {
 
 int CudaBackend::WidthOf(Element element) const {
   if (element == Element::kIndex) return 4;
+  if (element == Element::kFp8) return 1;
   switch (options_.type) {
     case ElementType::kFp64:
       return 8;
@@ -260,6 +262,8 @@ void CudaBackend::Upload(std::span<const double> from, View to) {
     bytes = AsBytes<double>(from);
   } else if (to.width == 4) {
     bytes = AsBytes<float>(from);
+  } else if (to.width == 1) {
+    for (const double value : from) bytes.push_back(std::byte(ToE4m3(value)));
   } else {
     bytes.resize(from.size() * 2);
     for (std::size_t i = 0; i < from.size(); ++i) {
@@ -295,6 +299,8 @@ std::vector<double> CudaBackend::Download(ConstView from) {
       float value = 0;
       std::memcpy(&value, bytes.data() + at, 4);
       values.push_back(double(value));
+    } else if (from.width == 1) {
+      values.push_back(FromE4m3(std::to_integer<std::uint8_t>(bytes[at])));
     } else {
       std::uint16_t value = 0;
       std::memcpy(&value, bytes.data() + at, 2);

@@ -22,6 +22,7 @@ std::uint32_t AlignmentOf(const void* data) {
 }
 
 cudaDataType_t TypeOf(const ConstView& view, ElementType type) {
+  if (view.element == Element::kFp8) return CUDA_R_8F_E4M3;
   if (type == ElementType::kFp64) return CUDA_R_64F;
   return view.width == 2 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -110,6 +111,7 @@ std::string Products::Run(const Product& p, ElementType type, cudaStream_t strea
                 std::int64_t{p.transpose_a},
                 std::int64_t{p.transpose_b},
                 std::int64_t{p.add},
+                TypeOf(p.a, type),
                 TypeOf(p.d, type),
                 AlignmentOf(p.a.data),
                 AlignmentOf(p.b.data),
@@ -149,6 +151,12 @@ std::string Products::Prepare(const Product& p, ElementType type, Prepared& prep
   };
   transpose(p.transpose_a, CUBLASLT_MATMUL_DESC_TRANSA);
   transpose(p.transpose_b, CUBLASLT_MATMUL_DESC_TRANSB);
+  if (p.a.element == Element::kFp8) {
+    const std::int8_t fast = 1;
+    go_on([&] {
+      return library_.desc_set(prepared.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    });
+  }
   const auto layout = [&](cublasLtMatrixLayout_t& made, const ConstView& view) {
     // A row-major matrix, seen in column-major order.
     go_on([&] {
@@ -179,8 +187,8 @@ std::string Products::Prepare(const Product& p, ElementType type, Prepared& prep
   if (status == CUBLAS_STATUS_SUCCESS && found == 0) status = CUBLAS_STATUS_NOT_SUPPORTED;
   prepared.algorithm = best.algo;
   if (status == CUBLAS_STATUS_SUCCESS) return "";
-  return fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}: {}", p.m, p.n, p.k,
-                     library_.text(status));
+  return fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}{}: {}", p.m, p.n, p.k,
+                     p.a.element == Element::kFp8 ? " in FP8" : "", library_.text(status));
 }
 
 }  // namespace millwright

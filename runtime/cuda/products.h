@@ -2,8 +2,9 @@
 //
 // Matrix products of linear layers by cuBLASLt.
 //
-// BF16 products are summed in FP32, FP32 ones in FP32 (no TF32), FP64 ones in FP64.  Of each shape
-// and alignment cuBLASLt's first proposal is taken, and kept.
+// BF16 products are summed in FP32, FP32 ones in FP32 (no TF32), FP64 ones in FP64, those of FP8
+// operands as Transformer Engine's forward pass does, with fast accumulation.  Of each shape and
+// alignment cuBLASLt's first proposal is taken, and kept.
 #pragma once
 
 #include <cublasLt.h>
@@ -61,7 +62,7 @@ class Products {
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
-  using Key = std::array<std::int64_t, 10>;
+  using Key = std::array<std::int64_t, 11>;
 
   std::string Run(const Product& product, ElementType type, cudaStream_t stream);
   std::string Prepare(const Product& product, ElementType type, Prepared& prepared);

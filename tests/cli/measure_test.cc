@@ -90,6 +90,8 @@ TEST_F(Measure, SaysWhatIsWrong) {
   EXPECT_EQ(RunCommand("measure --dtype bf16 --out " + folder_).err,
             "millwright: --dtype bf16: CPUs compute in fp64 and fp32 here; bf16 is for --backend "
             "cuda\n");
+  EXPECT_EQ(RunCommand("measure --fp8 --out " + folder_).err,
+            "millwright: --fp8: CPUs have none; give --backend cuda\n");
   EXPECT_EQ(RunCommand("measure --ranks 2000 --out " + folder_).err,
             "millwright: --ranks: 2000 ranks on one machine: at most 1024\n");
   // Built without CUDA 2, without a GPU 4, and one message.

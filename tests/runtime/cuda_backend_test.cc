@@ -195,9 +195,10 @@ TEST(CudaBackend, EveryCaseIsMeasured) {
     options.limits = {.warm_up = 0, .least = 3, .most = 3};
     Measurer measurer(backend, options);
     std::set<std::string> seen;
-    for (const MeasuredCase& what : SweepCases(kRanks, true, SweepOf::kCpu)) {
+    for (const MeasuredCase& what : WithFp8(SweepCases(kRanks, true, SweepOf::kCpu))) {
       // Of each kind the first two, which are the smallest and the largest.
       std::string kind = std::to_string(what.index());
+      if (const auto* g = std::get_if<GemmCase>(&what); g && g->fp8) kind = "fp8";
       if (const auto* r = std::get_if<RowsCase>(&what)) kind = NameOf(*r);
       if (const auto* c = std::get_if<CollectiveCase>(&what)) {
         kind = fmt::format("{} {}", Name(c->kind), c->ranks);
@@ -207,6 +208,7 @@ TEST(CudaBackend, EveryCaseIsMeasured) {
       EXPECT_EQ(timing.repeats, 3);
       EXPECT_GT(timing.sustained.value, 0) << kind;
     }
+    EXPECT_TRUE(seen.contains("fp8 again"));
     const std::optional<OverlapTimes> overlap = measurer.Overlap({.m = 64, .n = 64, .k = 64});
     ASSERT_TRUE(overlap);
     EXPECT_GT(overlap->together.value, 0);
@@ -235,6 +237,26 @@ TEST(CudaBackend, Bf16IsRoundedToTheNearest) {
     EXPECT_TRUE(std::isnan(backend.Download(one).front()));
     backend.Upload(std::span(&values[1], 1), sum);  // FP32
     EXPECT_EQ(backend.Download(sum).front(), 1 + 0x1p-8);
+  });
+}
+
+// Operands are rounded on the way in, and multiplied as they then are.
+TEST(CudaBackend, ProductsOfFp8) {
+  const Workload workload = TinyWorkload(TinyModel(), {});
+  FakeNccl nccl;
+  RunThreads(1, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    CudaBackend backend(calls, workload, communicator, Options(ElementType::kFp32));
+    Tensor x(backend, 2, 3, Element::kFp8), w(backend, 2, 3, Element::kFp8), y(backend, 2, 2);
+    EXPECT_EQ(x.view().bytes(), 6);
+    backend.Upload(std::vector<double>{1, 1.0625, 1.07, -500, 0.001, 0}, x);
+    backend.Upload(std::vector<double>{1, 2, 3, 0.5, -1, 4}, w);
+    // Of steps of an eighth from 1 on, and of 2^-9 next to 0.
+    EXPECT_THAT(backend.Download(x), testing::ElementsAre(1, 1, 1.125, -448, 0x1p-9 * 1, 0));
+    backend.Run(compute::Linear{.x = x, .w = w, .y = y});
+    EXPECT_THAT(backend.Download(y),
+                testing::ElementsAre(1 + 2 + 3.375, 0.5 - 1 + 4.5, -448 + 0x1p-8, -224 - 0x1p-9));
   });
 }
 

@@ -85,6 +85,22 @@ TEST(Measure, SweepsAndPlansHaveEnoughSizes) {
   }
 }
 
+// One for the three passes of a size, and none of sizes that tensor cores do not take.
+TEST(Measure, ProductsInFp8) {
+  const std::vector<MeasuredCase> cases =
+      WithFp8({GemmCase{.m = 32, .n = 48, .k = 64},
+               GemmCase{.m = 32, .n = 48, .k = 64, .pass = GemmPass::kInputGradient},
+               GemmCase{.m = 32, .n = 40, .k = 64}, AttentionCase{.tokens = 16, .head_size = 8}});
+  ASSERT_EQ(cases.size(), 5U);
+  EXPECT_EQ(cases[1], MeasuredCase(GemmCase{.m = 32, .n = 48, .k = 64, .fp8 = true}));
+  RunThreads(1, [&](Communicator& communicator) {
+    CpuBackend<float> backend(communicator);
+    MeasureOptions options{.shortest = Seconds(1e-9)};
+    options.limits = {.warm_up = 0, .least = 3, .most = 3};
+    EXPECT_EQ(Measurer(backend, options).Measure(cases[1]).repeats, 3);
+  });
+}
+
 // What a plan's operators run is among what is measured of it: kernel by kernel, with the bytes of
 // the list, whose elements have two; the same formula written twice.
 TEST(Measure, BytesAreThoseOfTheOperatorList) {

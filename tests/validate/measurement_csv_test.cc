@@ -44,6 +44,12 @@ std::vector<Measurement> AllKinds() {
   return rows;
 }
 
+TEST(MeasurementCsv, OfFp8WhateverElseIsComputedIn) {
+  const GemmCase bf16{.m = 16, .n = 16, .k = 16}, fp8{.m = 16, .n = 16, .k = 16, .fp8 = true};
+  EXPECT_EQ(RowOf(bf16, kTiming, false, kOn).dtype, kOn.dtype);
+  EXPECT_EQ(RowOf(fp8, kTiming, false, kOn).dtype, "fp8");
+}
+
 TEST(MeasurementCsv, IsReadAsItWasWritten) {
   const std::vector<Measurement> rows = AllKinds();
   for (std::size_t table = 0; table < kTableNames.size(); ++table) {
