@@ -84,11 +84,11 @@ class PlanQuestion {
         estimator_(job.model, job.training, cluster_),
         progress_(console) {}
 
-  // Within `budget`, where it is given: most of it to search, the rest to simulate.
-  PlanAnswer Answer(const std::optional<std::string>& explain, std::optional<Seconds> budget,
-                    const std::optional<RobustOptions>& robust);
-  // Of it the plans, and where there is none the nearest miss or the reason.
-  PlanAnswer Plans(std::optional<Seconds> budget);
+  // The plans, and where there is none the nearest miss or the reason.  Within `budget`, where it
+  // is given: most of it to search, the rest to simulate.
+  PlanAnswer Plans(std::optional<Seconds> budget, const std::optional<RobustOptions>& robust);
+  // And the rest of the answer: what --explain asks, or else what would make it fit.
+  void Complete(PlanAnswer& answer, const std::optional<std::string>& explain);
 
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
@@ -178,9 +178,11 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
   return x;
 }
 
-PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget) {
+PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
+                               const std::optional<RobustOptions>& robust) {
   PlanAnswer answer{.job = job_, .objective = options_.objective};
   answer.threads = options_.threads;
+  answer.seeks_remedies = !budget;
   if (const Verdict verdict = CheckPrecision(cluster_.gpu(), job_.training)) {
     answer.result.memory_limit = (1 - options_.memory_margin) * cluster_.gpu().hbm_capacity;
     ++answer.result.rejected[static_cast<std::size_t>(verdict->reason)];
@@ -212,25 +214,18 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget) {
                                    BriefName(Plainest(job_, options_.filter)));
     }
   }
-  return answer;
-}
-
-PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
-                                std::optional<Seconds> budget,
-                                const std::optional<RobustOptions>& robust) {
-  const auto start = Clock::now();
-  PlanAnswer answer = Plans(budget);
-  const auto ranked = Clock::now();
   if (robust && options_.part.index == 0) {
     RobustOptions drawn = *robust;
     drawn.progress = [this](double share) { Show("drawing", share); };
     answer.robust =
         RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
   }
+  return answer;
+}
+
+void PlanQuestion::Complete(PlanAnswer& answer, const std::optional<std::string>& explain) {
   answer.in_framework = InFramework(answer);
-  answer.simulate_seconds += SecondsSince(ranked);
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
-  answer.seeks_remedies = !budget;
   if (explain) {
     answer.explanation = Explain(*explain);
   } else if (answer.nearest_miss && answer.seeks_remedies) {
@@ -238,8 +233,6 @@ PlanAnswer PlanQuestion::Answer(const std::optional<std::string>& explain,
     quietly.progress = [this](double) { Show("looking for what would fit", {}); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
-  answer.search_seconds = SecondsSince(start);
-  return answer;
 }
 
 SizeAnswer StartOf(const Job& job, SizeQuestion question) {
@@ -256,68 +249,79 @@ ClusterSize SizeOf(const PlanAnswer& answer) {
     size.reason = Reason(answer);
   } else {
     size.best = answer.plans().front();
+    if (answer.options) size.options = answer.options->NameOf(answer.options->chosen);
   }
   return size;
 }
 
-// Only the first process has simulated, and knows which it is.
-std::size_t ChosenByFirst(const SearchPart& part, std::size_t chosen) {
-  return part.count > 1 ? std::stoul(part.gather(std::to_string(chosen)).front()) : chosen;
-}
+// How each of several questions is to be solved.
+struct Solver {
+  const SearchOptions& options;
+  bool simulate = true;
+  std::optional<Seconds> time;  // of each
+  std::optional<RobustOptions> robust;
+  std::vector<SweepAxis> axes;  // options of the training step to choose among
+  Console& console;
 
-// The best plan of each choice of options, in `time` each, and which of them is the answer.
-OptionsAnswer SolveOptions(const Job& job, const std::vector<SweepAxis>& axes,
-                           const SearchOptions& options, bool simulate, std::optional<Seconds> time,
-                           Console& console) {
-  OptionsAnswer answer{.axes = axes};
-  SearchOptions one = options;
-  one.top = 1;
-  for (std::size_t i = 0; i < SweepPoints(axes); ++i) {
-    Job chosen = job;
-    chosen.training = ChoiceOf(job.training, axes, i);
-    const PlanAnswer plans =
-        PlanQuestion(chosen, one, simulate, console, answer.NameOf(i)).Plans(time);
-    answer.choices.push_back(
-        {plans.plans().empty() ? std::nullopt : std::optional(plans.plans().front()),
-         Reason(plans)});
+  PlanAnswer Plans(const Job& job, const std::string& of) const {
+    return PlanQuestion(job, options, simulate, console, of).Plans(time, robust);
   }
-  Choose(answer, options.objective);
-  answer.chosen = ChosenByFirst(options.part, answer.chosen);
-  return answer;
+  // Only the first process has simulated, and knows which it is.
+  std::size_t ChosenByFirst(std::size_t chosen) const {
+    const SearchPart& part = options.part;
+    return part.count > 1 ? std::stoul(part.gather(std::to_string(chosen)).front()) : chosen;
+  }
+  // Of every choice of options the best.
+  PlanAnswer Best(const Job& job, const std::string& of) const;
+  // Of several sizes, each with its best choice, the one that answers the question.
+  PlanAnswer BestSize(const Job& job, SizeQuestion question) const;
+};
+
+PlanAnswer Solver::Best(const Job& job, const std::string& of) const {
+  if (axes.empty()) return Plans(job, of);
+  OptionsAnswer chosen{.axes = axes};
+  std::vector<PlanAnswer> answers;
+  for (std::size_t i = 0; i < SweepPoints(axes); ++i) {
+    Job one = job;
+    one.training = ChoiceOf(job.training, axes, i);
+    if (one.training == job.training) chosen.as_asked = i;
+    answers.push_back(Plans(one, of + (of.empty() ? "" : ", ") + chosen.NameOf(i)));
+    const PlanAnswer& answer = answers.back();
+    OptionsAnswer::Choice& choice = chosen.choices.emplace_back();
+    choice.reason = Reason(answer);
+    if (answer.plans().empty()) continue;
+    choice.best = answer.plans().front();
+    if (answer.robust && answer.robust->costs.front()) {
+      choice.high = answer.robust->costs.front()->high;
+    }
+  }
+  Choose(chosen, options.objective);
+  chosen.chosen = ChosenByFirst(chosen.chosen);
+  PlanAnswer best = std::move(answers[chosen.chosen]);
+  best.options = std::move(chosen);
+  return best;
 }
 
-// The best plan of each of several sizes, in `time` each, and which of them is the answer; of
-// choices of options, where there are any, the best.
-SizeAnswer SolveSizes(const Job& job, const std::vector<SweepAxis>& axes,
-                      const SearchOptions& options, bool simulate, std::optional<Seconds> time,
-                      SizeQuestion question, Console& console) {
-  SizeAnswer answer = StartOf(job, std::move(question));
-  SearchOptions one = options;
-  one.top = 1;
-  for (const int nodes : answer.question.nodes) {
+PlanAnswer Solver::BestSize(const Job& job, SizeQuestion question) const {
+  SizeAnswer sizes = StartOf(job, std::move(question));
+  std::vector<PlanAnswer> answers;
+  for (const int nodes : sizes.question.nodes) {
     Job sized = job;
     sized.cluster.nodes = nodes;
     if (const auto problems = Inconsistencies(sized.cluster); !problems.empty()) {
-      answer.sizes.push_back(
-          {.nodes = nodes,
-           .gpus = sized.cluster.gpus(),
-           .best = {},
-           .reason = fmt::format("{}: {}", problems.front().field, problems.front().what)});
-    } else if (axes.empty()) {
-      const std::string of = Counted(nodes, "node");
-      answer.sizes.push_back(SizeOf(PlanQuestion(sized, one, simulate, console, of).Plans(time)));
+      // It cannot be asked about; of the table that is a reason like another.
+      PlanAnswer& none = answers.emplace_back(PlanAnswer{.job = sized});
+      none.why_not = fmt::format("{}: {}", problems.front().field, problems.front().what);
     } else {
-      const OptionsAnswer of = SolveOptions(sized, axes, options, simulate, time, console);
-      answer.sizes.push_back({.nodes = nodes,
-                              .gpus = sized.cluster.gpus(),
-                              .best = of.choices[of.chosen].best,
-                              .reason = of.choices[of.chosen].reason,
-                              .options = of.NameOf(of.chosen)});
+      answers.push_back(Best(sized, Counted(nodes, "node")));
     }
+    sizes.sizes.push_back(SizeOf(answers.back()));
   }
-  Choose(answer);
-  answer.chosen = ChosenByFirst(options.part, answer.chosen);
-  return answer;
+  Choose(sizes);
+  sizes.chosen = ChosenByFirst(sizes.chosen);
+  PlanAnswer best = std::move(answers[sizes.chosen]);
+  best.sizes = std::move(sizes);
+  return best;
 }
 
 // The call as a shell takes it.
@@ -387,7 +391,8 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Flag("--sensitivity", sensitivity,
             "what a tenth more and less of each of FLOP/s, memory, its bandwidth, NVLink and NICs "
             "would do to the best plan");
-  line.Flag("--offload", options.offload,
+  bool offload = false;
+  line.Flag("--offload", offload,
             "let plans move activations to host memory and back; off by default, since no measured "
             "run holds its cost closely and few frameworks have it with pipelines");
   line.Text("--memory-margin", "X%", margin,
@@ -512,6 +517,8 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   // What flags leave open the job file says.
   if (share) job.search.memory_margin = *share;
   options.memory_margin = job.search.memory_margin;
+  job.search.offload = job.search.offload || offload;
+  options.offload = job.search.offload;
   if (require.empty()) {
     for (const std::string& text : job.search.require) {
       options.filter.Require(text, "the job file's require");
@@ -530,8 +537,11 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
 
   std::optional<RobustOptions> unlike;
   if (robust) {
+    // What is slow must be a part of every size.
+    ClusterConfig smallest = job.cluster;
+    if (!aimed.nodes.empty()) smallest.nodes = aimed.nodes.front();
     unlike = RobustOptions{.gpu_jitter = gpu_jitter.value_or(RobustOptions{}.gpu_jitter),
-                           .slow = ReadDisturbance(slow, {}, Cluster(job.cluster)),
+                           .slow = ReadDisturbance(slow, {}, Cluster(smallest)),
                            .slow_names = slow,
                            .seed = std::uint64_t(seed.value_or(0)),
                            .threads = options.threads,
@@ -543,35 +553,23 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   std::optional<FileWriter> page;  // before the work: what cannot be written is known now
   if (html && first) page.emplace(*html);
   const bool asks_size = !nodes.empty() || aim.given();
-  std::optional<SizeAnswer> sizes;
-  std::optional<OptionsAnswer> chosen;
-  const bool several = aimed.nodes.size() > 1;
-  if (time && (several || !choices.empty())) {
-    // Shared out among the searches of every size and choice, those of the size that is taken, and
-    // the whole answer.
-    const std::size_t of_size = choices.empty() ? several ? 1 : 0 : SweepPoints(choices);
-    const std::size_t searches =
-        (several ? aimed.nodes.size() * of_size : 0) + (choices.empty() ? 0 : of_size) + 1;
-    time = (1 / double(searches)) * *time;
+  // The time is shared out among all searches.
+  const std::size_t searches =
+      (choices.empty() ? 1 : SweepPoints(choices)) * std::max<std::size_t>(1, aimed.nodes.size());
+  if (time) time = (1 / double(searches)) * *time;
+  const auto start = Clock::now();
+  const Solver solver{options, simulate.value_or(true), time, unlike, choices, console};
+  PlanAnswer answer = aimed.nodes.size() > 1 ? solver.BestSize(job, aimed) : solver.Best(job, "");
+  job.cluster = answer.job.cluster;
+  job.training = answer.job.training;
+  PlanQuestion(job, options, solver.simulate, console).Complete(answer, explain);
+  answer.search_seconds = SecondsSince(start);
+  if (asks_size && !answer.sizes) {
+    answer.sizes = StartOf(job, std::move(aimed));
+    answer.sizes->question.nodes = {job.cluster.nodes};
+    answer.sizes->sizes.push_back(SizeOf(answer));
+    Choose(*answer.sizes);
   }
-  if (several) {
-    sizes = SolveSizes(job, choices, options, simulate.value_or(true), time, aimed, console);
-    job.cluster.nodes = sizes->sizes[sizes->chosen].nodes;
-  }
-  if (!choices.empty()) {
-    chosen = SolveOptions(job, choices, options, simulate.value_or(true), time, console);
-    job.training = ChoiceOf(job.training, choices, chosen->chosen);
-  }
-  PlanAnswer answer =
-      PlanQuestion(job, options, simulate.value_or(true), console).Answer(explain, time, unlike);
-  if (asks_size && !sizes) {
-    sizes = StartOf(job, std::move(aimed));
-    sizes->question.nodes = {job.cluster.nodes};
-    sizes->sizes.push_back(SizeOf(answer));
-    Choose(*sizes);
-  }
-  answer.sizes = std::move(sizes);
-  answer.options = std::move(chosen);
   answer.warnings = line.warnings();
   std::optional<SimulatedStep> best;
   if (!answer.plans().empty()) {

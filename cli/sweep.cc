@@ -40,7 +40,7 @@ bool IsOfPlan(std::string_view name) {
 struct SweepFlags {
   std::optional<std::string> vary, csv;
   std::vector<std::string> require, forbid;
-  bool own_plan = false, json = false;
+  bool own_plan = false, json = false, offload = false;
   std::optional<bool> simulate;
 
   void AddTo(CommandLine& line) {
@@ -50,6 +50,7 @@ struct SweepFlags {
               "seq, global-batch, nodes, gpus, gpu, model, cluster, precision, framework, "
               "cuda-graph; of the plan tp, sp, cp, pp and all others");
     line.Flag("--estimate", own_plan, "cost the job's own plan instead of searching for the best");
+    line.Flag("--offload", offload, "let plans move activations to host memory and back");
     line.Switch("--simulate", simulate,
                 "rank the best 32 by simulated step, as plan does "
                 "(default: on)");
@@ -142,6 +143,7 @@ class Sweep {
       return;
     }
     SearchOptions options{.top = 1, .memory_margin = job.search.memory_margin};
+    options.offload = flags_.offload || job.search.offload;
     options.threads = Cores();
     const bool required = !flags_.require.empty(), forbidden = !flags_.forbid.empty();
     for (const std::string& text : required ? flags_.require : job.search.require) {
@@ -184,8 +186,8 @@ std::vector<std::string> WithoutSweepOptions(std::span<const std::string> args) 
     const std::string name = args[i].substr(0, args[i].find('='));
     if (name == "--vary" || name == "--csv" || name == "--require" || name == "--forbid") {
       if (name.size() == args[i].size()) ++i;
-    } else if (name != "--estimate" && name != "--json" && name != "--simulate" &&
-               name != "--no-simulate") {
+    } else if (name != "--estimate" && name != "--json" && name != "--offload" &&
+               name != "--simulate" && name != "--no-simulate") {
       rest.push_back(args[i]);
     }
   }

@@ -30,6 +30,8 @@ KindText TextOf(FileKind kind) {
       return {"a job file", "give it by itself, without an option"};
     case FileKind::kExecuted:
       return {"an executed run", "give it to validate, with --executed"};
+    case FileKind::kCurves:
+      return {"a calibration", "give it with --calibration"};
   }
   return {};
 }
@@ -50,6 +52,7 @@ FileKind KindOf(const std::string& file, std::string_view text) {
   if (has({"model", "model_from", "training", "cluster", "parallel", "search"}))
     return FileKind::kJob;
   if (has({"num_layers"})) return FileKind::kModel;
+  if (has({"rates", "gemm", "attention", "collective", "provenance"})) return FileKind::kCurves;
   if (has({"inherit", "gpu", "gpus_per_node", "domain_link", "nics_per_node"}))
     return FileKind::kCluster;
   return FileKind::kUnknown;

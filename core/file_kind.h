@@ -11,7 +11,7 @@
 
 namespace millwright {
 
-enum class FileKind { kUnknown, kHuggingFace, kModel, kCluster, kJob, kExecuted };
+enum class FileKind { kUnknown, kHuggingFace, kModel, kCluster, kJob, kExecuted, kCurves };
 
 // ConfigError where `text` is not JSON.
 FileKind KindOf(const std::string& file, std::string_view text);

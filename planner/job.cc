@@ -13,6 +13,8 @@ namespace {
 void SearchFields(ConfigIo& io, SearchLimits& search) {
   io.Number("memory_margin", search.memory_margin, {.min = 0, .max = kMostMemoryMargin},
             "share of the GPU's memory that a plan must leave free");
+  io.Bool("offload", search.offload,
+          "whether plans may move activations to the host's memory and back");
   io.Texts("require", search.require,
            "only such plans: each KNOB=VALUE|VALUE,... (see: describe filters)");
   io.Texts("forbid", search.forbid, "no such plans, written alike");

@@ -21,6 +21,7 @@ inline constexpr double kMostMemoryMargin = 0.99;
 // What of the plans a search may give, as its options say it.
 struct SearchLimits {
   double memory_margin = 0.05;               // of the GPU's memory that a plan must leave free
+  bool offload = false;                      // plans may move activations to the host
   std::vector<std::string> require, forbid;  // see planner/plan_filter.h
   bool operator==(const SearchLimits&) const = default;
 };

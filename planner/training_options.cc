@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <tuple>
 
 #include "core/config_io.h"
 #include "core/mistakes.h"
@@ -130,14 +130,15 @@ std::string OptionsAnswer::NameOf(std::size_t index) const {
 }
 
 void Choose(OptionsAnswer& answer, Objective objective) {
-  const auto value = [&](std::size_t i) {
-    const Contender& best = *answer.choices[i].best;
-    return objective == Objective::kMemory ? best.peak().value : best.step().value;
+  const auto rank = [&](std::size_t i) {
+    const OptionsAnswer::Choice& choice = answer.choices[i];
+    const double time = choice.high.value_or(choice.best->step()).value;
+    const double value = objective == Objective::kMemory ? choice.best->peak().value : time;
+    return std::tuple(value, time, answer.as_asked != i, i);
   };
   std::optional<std::size_t> found;
   for (std::size_t i = 0; i < answer.choices.size(); ++i) {
-    if (!answer.choices[i].best) continue;
-    if (!found || value(i) < value(*found)) found = i;
+    if (answer.choices[i].best && (!found || rank(i) < rank(*found))) found = i;
   }
   answer.chosen = found.value_or(0);
 }

@@ -28,6 +28,11 @@ std::string ChoicesText(const TrainingConfig& t) {
   const auto note = [&](bool differs, std::string_view what) {
     if (differs) text += fmt::format(", {}", what);
   };
+  if (t.framework != standard.framework) {
+    text += fmt::format(", software {}", NameIn(FrameworkNames(), t.framework));
+  }
+  note(t.cuda_graph == CudaGraph::kPartial, "CUDA graphs of parts of a layer");
+  note(t.cuda_graph == CudaGraph::kFull, "a CUDA graph of the iteration");
   note(!t.flash_attention, "no FlashAttention");
   note(t.fused_swiglu, "fused SwiGLU");
   note(t.fp8_activation_store, "FP8 activation store");
@@ -110,11 +115,13 @@ std::string ResultSentence(const Estimate& e) {
                      GiB(e.capacity));
 }
 
+std::string HostShortage(const Estimate& e) {
+  return fmt::format("the activations that it offloads are {} a node, and its hosts have {}",
+                     GiB(e.host), GiB(e.host_capacity));
+}
+
 std::string MissSentence(const Estimate& e, Bytes limit, const GpuSpec& gpu) {
-  if (e.peak <= limit && !HostHolds(e.host, e.host_capacity)) {
-    return fmt::format("the activations that it offloads are {} a node, and its hosts have {}",
-                       GiB(e.host), GiB(e.host_capacity));
-  }
+  if (e.peak <= limit && !HostHolds(e.host, e.host_capacity)) return HostShortage(e);
   const StageMemory& stage = e.memory[std::size_t(e.peak_stage)];
   const MemoryItem largest = stage.largest();
   const std::string room = limit < e.capacity

@@ -30,7 +30,9 @@ std::string PerStep(Seconds seconds);   // "59.4 s", "-" for none
 
 // The sentence of the result: "59.4 s a step, 1,103 tokens/s/GPU, 50.1% MFU, 75.5 of 79.6 GiB".
 std::string ResultSentence(const Estimate& estimate);
-// "stage 0 needs 175.2 GiB, 95.6 GiB more than the 79.6 GiB of an H100-SXM; most of it is the
+// "the activations that it offloads are 251.5 GiB a node, and its hosts have 0.9 GiB".
+std::string HostShortage(const Estimate& estimate);
+// That, or "stage 0 needs 175.2 GiB, 95.6 GiB more than the 79.6 GiB of an H100-SXM; most of it is the
 // optimizer state (98.6 GiB)".
 std::string MissSentence(const Estimate& estimate, Bytes limit, const GpuSpec& gpu);
 

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "report/export_notes.h"
+#include "report/text.h"
 
 namespace millwright {
 namespace {
@@ -159,8 +160,8 @@ void ExportFsdp(const Job& job, Exported& exported) {
   cannot(!t.overlap_param_gather, "training.overlap_param_gather", "FSDP always overlaps");
   cannot(p.recompute.offload_layers > 0, "parallel.recompute", "activations are not offloaded");
   cannot(true, "training.global_batch_size",
-         fmt::format("give the program {} sequences a rank and {} passes of accumulation",
-                     p.micro_batch_size, MicroBatches(job)));
+         fmt::format("give the program {} a rank and {} passes of accumulation",
+                     Counted(p.micro_batch_size, "sequence"), MicroBatches(job)));
   cannot(true, "training.seq_length", fmt::format("give the program {} tokens", t.seq_length));
 
   const Hosts hosts = HostsOf(job.cluster);

@@ -240,23 +240,24 @@ Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
   const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   Json sizes = Json::array();
   for (const ClusterSize& size : answer.sizes) {
-    Json one{{"nodes", size.nodes}, {"gpus", size.gpus}, {"fits", size.best.has_value()}};
-    if (size.best) {
-      one.update({{"reason", nullptr},
-                  {"step_time_s", size.best->step().value},
-                  {"tokens_per_s", answer.TokensPerSecond(size)},
-                  {"gpu_hours_per_m_tokens", 1e6 * answer.GpuHoursPerToken(size)},
-                  {"time_s", q.tokens ? Json(answer.TimeOf(size).value) : Json(nullptr)},
-                  {"usd", q.tokens && q.price ? Json(answer.UsdOf(size)) : Json(nullptr)},
-                  {"tokens_per_usd",
-                   q.price ? Json(1 / (*q.price * answer.GpuHoursPerToken(size))) : Json(nullptr)},
-                  {"meets_deadline", q.deadline ? Json(answer.Meets(size)) : Json(nullptr)},
-                  {"plan", ToJson(size.best->estimate.plan, model)}});
-      if (!size.options.empty()) one["options"] = size.options;
-    } else {
-      one["reason"] = size.reason;
-    }
-    sizes.push_back(std::move(one));
+    const auto of = [&](bool asked, const auto& value) {
+      return size.best && asked ? Json(value()) : Json(nullptr);
+    };
+    sizes.push_back(
+        {{"nodes", size.nodes},
+         {"gpus", size.gpus},
+         {"fits", size.best.has_value()},
+         {"reason", size.best ? Json(nullptr) : Json(size.reason)},
+         {"step_time_s", of(true, [&] { return size.best->step().value; })},
+         {"tokens_per_s", of(true, [&] { return answer.TokensPerSecond(size); })},
+         {"gpu_hours_per_m_tokens", of(true, [&] { return 1e6 * answer.GpuHoursPerToken(size); })},
+         {"time_s", of(q.tokens.has_value(), [&] { return answer.TimeOf(size).value; })},
+         {"usd", of(q.tokens && q.price, [&] { return answer.UsdOf(size); })},
+         {"tokens_per_usd",
+          of(q.price.has_value(), [&] { return 1 / (*q.price * answer.GpuHoursPerToken(size)); })},
+         {"meets_deadline", of(q.deadline.has_value(), [&] { return answer.Meets(size); })},
+         {"plan", of(true, [&] { return ToJson(size.best->estimate.plan, model); })},
+         {"options", of(!size.options.empty(), [&] { return size.options; })}});
   }
   return {{"chosen_nodes", answer.met ? Json(answer.sizes[answer.chosen].nodes) : Json(nullptr)},
           {"tokens", or_null(q.tokens)},
@@ -272,16 +273,17 @@ Json ToJson(const OptionsAnswer& answer, const ModelConfig& model) {
     const std::vector<std::string> at = SweepPoint(answer.axes, i);
     Json options = Json::object();
     for (std::size_t axis = 0; axis < at.size(); ++axis) options[answer.axes[axis].name] = at[axis];
-    Json one{{"options", std::move(options)}, {"fits", choice.best.has_value()}};
-    if (choice.best) {
-      one.update({{"reason", nullptr},
-                  {"step_time_s", choice.best->step().value},
-                  {"peak_bytes", choice.best->peak().value},
-                  {"plan", ToJson(choice.best->estimate.plan, model)}});
-    } else {
-      one["reason"] = choice.reason;
-    }
-    choices.push_back(std::move(one));
+    const auto of = [&](const auto& value) {
+      return choice.best ? Json(value(*choice.best)) : Json(nullptr);
+    };
+    choices.push_back(
+        {{"options", std::move(options)},
+         {"fits", choice.best.has_value()},
+         {"reason", choice.best ? Json(nullptr) : Json(choice.reason)},
+         {"step_time_s", of([](const Contender& c) { return c.step().value; })},
+         {"high_s", choice.high ? Json(choice.high->value) : Json(nullptr)},
+         {"peak_bytes", of([](const Contender& c) { return c.peak().value; })},
+         {"plan", of([&](const Contender& c) { return ToJson(c.estimate.plan, model); })}});
   }
   return {{"chosen", answer.choices[answer.chosen].best ? Json(answer.chosen) : Json(nullptr)},
           {"choices", std::move(choices)}};
@@ -322,6 +324,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   json["question"] = QuestionJson(answer.job);
   json["question"]["objective"] = NameIn(ObjectiveNames(), answer.objective);
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
+  json["question"]["offload"] = answer.job.search.offload;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
   json["warnings"] = answer.warnings;
@@ -413,16 +416,20 @@ Json ByCause(const std::array<Seconds, kCauses>& seconds) {
 
 // What one row of a comparison and `simulate` share.
 Json Results(const Simulation& s) {
-  return {{"schedule", s.schedule},
-          {"step_time_s", s.step.step().value},
-          {"estimate_step_time_s", s.estimate.step.value},
-          {"estimate_schedule", s.estimated_schedule},
-          {"tokens_per_s_per_gpu", s.tokens_per_second_per_gpu()},
-          {"mfu", s.mfu()},
-          {"bubble_share", s.bubble_share()},
-          {"peak_bytes", s.peak().value},
-          {"capacity_bytes", s.estimate.capacity.value},
-          {"fits", s.fits()}};
+  return {
+      {"schedule", s.schedule},
+      {"step_time_s", s.step.step().value},
+      {"estimate_step_time_s", s.estimate.step.value},
+      {"estimate_schedule", s.estimated_schedule},
+      {"tokens_per_s_per_gpu", s.tokens_per_second_per_gpu()},
+      {"mfu", s.mfu()},
+      {"bubble_share", s.bubble_share()},
+      {"peak_bytes", s.peak().value},
+      {"capacity_bytes", s.estimate.capacity.value},
+      {"host_bytes_a_node", s.estimate.host.value},
+      {"host_capacity_bytes_a_node",
+       s.estimate.host_capacity > Bytes(0) ? Json(s.estimate.host_capacity.value) : Json(nullptr)},
+      {"fits", s.fits()}};
 }
 
 Json Rows(const Comparison& comparison, const char* key, bool with_plan) {

@@ -320,6 +320,8 @@ void RecomputeOptions(const Job& job, Settings& s, ExportNotes& notes) {
     const char* why = job.parallel.pipeline > 1 ? "layers are not offloaded with pipelines"
                       : r.granularity != RecomputeGranularity::kNone
                           ? "layers are not offloaded with recomputation"
+                      : job.training.cuda_graph != CudaGraph::kNone
+                          ? "layers are not offloaded with CUDA graphs"
                       : r.offload_layers >= job.model.num_layers ? "some layers are to stay"
                                                                  : nullptr;
     if (why == nullptr) {
@@ -371,6 +373,11 @@ void Software(const Job& job, Settings& s, ExportNotes& notes) {
     case CudaGraph::kNone:
       break;
     case CudaGraph::kPartial:
+      if (job.parallel.recompute.granularity == RecomputeGranularity::kFull) {
+        notes.Cannot("training.cuda_graph",
+                     "with full recomputation only whole iterations are captured");
+        break;
+      }
       s.Value("--cuda-graph-impl", "transformer_engine");
       s.Value("--cuda-graph-scope", "attn");
       break;

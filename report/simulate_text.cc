@@ -82,9 +82,11 @@ std::string SimulationSentence(const Simulation& s, const GpuSpec& gpu) {
                        GiB(s.estimate.capacity));
   }
   return fmt::format(
-      "Does not fit: {} needs {}, {} more than {}'s {}. If the memory were there, the simulated "
-      "step is {} under {} ({}), {}.",
-      rank, GiB(s.peak()), GiB(s.peak() - s.estimate.capacity), gpu.name, GiB(s.estimate.capacity),
+      "Does not fit: {}. If the memory were there, the simulated step is {} under {} ({}), {}.",
+      s.peak() > s.estimate.capacity
+          ? fmt::format("{} needs {}, {} more than {}'s {}", rank, GiB(s.peak()),
+                        GiB(s.peak() - s.estimate.capacity), gpu.name, GiB(s.estimate.capacity))
+          : HostShortage(s.estimate),
       PerStep(s.step.step()), s.schedule, estimate, speed);
 }
 
@@ -217,7 +219,10 @@ std::string Reasons(const Comparison& comparison, const Style& style) {
   return text;
 }
 
-std::string YesNo(bool yes) { return yes ? "yes" : "no"; }
+std::string FitsText(const Simulation& s) {
+  if (s.fits()) return "yes";
+  return s.peak() > s.estimate.capacity ? "no" : "no: hosts";
+}
 
 std::string Slower(const Comparison& comparison, const ComparedPlan& row) {
   constexpr double kRounding = 1e-9;
@@ -264,7 +269,7 @@ ComparisonTable ScheduleTable(const Comparison& comparison) {
     const Simulation& s = *row.simulation;
     table.rows.push_back({row.name, PerStep(s.step.step()), Slower(comparison, row),
                           FormatRate(s.tokens_per_second_per_gpu()), Percent(s.mfu()),
-                          Percent(s.bubble_share()), Figure(s.peak()), YesNo(s.fits())});
+                          Percent(s.bubble_share()), Figure(s.peak()), FitsText(s)});
   }
   return table;
 }
@@ -282,7 +287,7 @@ ComparisonTable JobTable(const Comparison& comparison) {
     table.rows.push_back({row.name, gpus, PerStep(s.estimate.step), PerStep(s.step.step()),
                           Slower(comparison, row), FormatRate(s.tokens_per_second_per_gpu()),
                           Percent(s.mfu()), Percent(s.bubble_share()), Figure(s.peak()),
-                          YesNo(s.fits())});
+                          FitsText(s)});
   }
   return table;
 }

@@ -180,8 +180,10 @@ Json TilesJson(const Simulation& s) {
            fmt::format("{} tokens/s/GPU", FormatRate(s.tokens_per_second_per_gpu()))),
       Tile("Bubble", Percent(s.bubble_share()), "of the step, mean of the ranks"),
       Tile(s.fits() ? "Fits" : "Does not fit", GiB(s.peak()),
-           fmt::format("{} {} of {} on rank {}", GiB(s.fits() ? room : -1.0 * room),
-                       s.fits() ? "free" : "over", GiB(s.estimate.capacity), s.step.fullest()))};
+           s.fits() || room < Bytes(0)
+               ? fmt::format("{} {} of {} on rank {}", GiB(s.fits() ? room : -1.0 * room),
+                             s.fits() ? "free" : "over", GiB(s.estimate.capacity), s.step.fullest())
+               : HostShortage(s.estimate))};
 }
 
 // What only a simulation with every rank knows.

@@ -323,7 +323,7 @@ function sizesSection({sizes, chosen_nodes: chosen, tokens, usd_per_gpu_hour: pr
 function optionsSection({choices, chosen}) {
   const section = page.section("Options", page.data.options_sentence);
   const axes = Object.keys(choices[0].options);
-  const order = d3.sort(d3.range(choices.length), (i) => choices[i].step_time_s ?? Infinity);
+  const order = d3.sort(d3.range(choices.length), (i) => choices[i].high_s ?? choices[i].step_time_s ?? Infinity);
   const table = plainTable(section, [...axes, "step", "peak", "best plan"], order.map((i) => {
     const {options, fits, step_time_s: step, peak_bytes: peak} = choices[i];
     return [...axes.map((axis) => options[axis]), fits ? seconds(step) : "-",

@@ -70,6 +70,24 @@ TEST(PlanOptions, WithSizesTheBestOfEach) {
   EXPECT_EQ(json["question"]["cluster"]["nodes"], 4);
 }
 
+// What is chosen is what its row says, however plans are ranked and whenever they must be found.
+TEST(PlanOptions, TheAnswerIsTheRowThatWasChosen) {
+  for (const char* how : {" --robust --slow node:1=0.5", " --budget 300ms", " --objective memory",
+                          " --robust --tokens 1B --price 2", " --offload"}) {
+    SCOPED_TRACE(how);
+    const Json json =
+        Answer(std::string(how) + " --choose precision=bf16|fp8,cuda-graph=none|full");
+    const Json& row = json["options"]["choices"][json["options"]["chosen"].get<std::size_t>()];
+    EXPECT_EQ(row["plan"], json["plan"]);
+    EXPECT_EQ(row["step_time_s"], json["simulated_step_time_s"]);
+    const bool robust = json.contains("robust");
+    EXPECT_EQ(row["high_s"], robust ? json["robust"]["plans"][0]["high_s"] : Json(nullptr));
+    for (const Json& other : json["options"]["choices"]) {
+      EXPECT_TRUE(!robust || row["high_s"] <= other["high_s"]);
+    }
+  }
+}
+
 TEST(PlanOptions, SaysSoInASentence) {
   const Outcome outcome = RunCommand("plan" + std::string(kSmall) + " --choose precision=bf16|fp8");
   EXPECT_EQ(outcome.code, 0);
@@ -78,6 +96,8 @@ TEST(PlanOptions, SaysSoInASentence) {
   const Outcome none = RunCommand("plan" + std::string(kSmall) + " --choose precision=nvfp4|mxfp8");
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.out, StartsWith("None of 2 choices of options has a plan that fits."));
+  EXPECT_THAT(RunCommand("plan" + std::string(kSmall) + " --choose precision=nvfp4").out,
+              StartsWith("No plan with precision=nvfp4 fits."));
   const Outcome wrong = RunCommand("plan" + std::string(kSmall) + " --choose precision=fp9");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_EQ(

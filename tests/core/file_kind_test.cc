@@ -15,6 +15,7 @@ TEST(FileKind, ToldByTheirKeys) {
   EXPECT_EQ(kind(R"({"inherit": "dgx-h100"})"), FileKind::kCluster);
   EXPECT_EQ(kind(R"({"training": {}, "cluster": {}})"), FileKind::kJob);
   EXPECT_EQ(kind(R"({"executed": {}, "job": {}})"), FileKind::kExecuted);
+  EXPECT_EQ(kind(R"({"gpu": "H100-SXM", "provenance": "", "gemm": []})"), FileKind::kCurves);
   EXPECT_EQ(kind(R"({"modle_from": "x"})"), FileKind::kUnknown);
   EXPECT_EQ(kind("[]"), FileKind::kUnknown);
 }

@@ -102,11 +102,22 @@ TEST(TrainingOptions, TheBestIsChosen) {
   EXPECT_EQ(answer.chosen, 1U);
   Choose(answer, Objective::kMemory);
   EXPECT_EQ(answer.chosen, 2U);
-  answer.choices[0].best = with(Seconds(2), Bytes(4));  // of equals the first
-  for (const Objective o : {Objective::kThroughput, Objective::kMemory, Objective::kCost}) {
+  // Of equals the faster, what was asked for anyway, the first.
+  answer.choices[0].best = with(Seconds(4), Bytes(4));
+  Choose(answer, Objective::kMemory);
+  EXPECT_EQ(answer.chosen, 2U);
+  answer.choices[0].best = with(Seconds(2), Bytes(5));
+  for (const Objective o : {Objective::kThroughput, Objective::kCost}) {
     Choose(answer, o);
     EXPECT_EQ(answer.chosen, 0U);
   }
+  answer.as_asked = 1;
+  Choose(answer, Objective::kThroughput);
+  EXPECT_EQ(answer.chosen, 1U);
+  answer.choices[2].high = Seconds(3.1);  // as its plans were ranked
+  answer.choices[0].high = answer.choices[1].high = Seconds(4);
+  Choose(answer, Objective::kThroughput);
+  EXPECT_EQ(answer.chosen, 2U);
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ ClusterConfig Gb200Nvl72() {
   c.socket_bandwidth = {};  // GPUs meet over NVLink; the Graces' own links are left out
   // NVLink-C2C would carry 450 GB/s each way, but two GPUs share a Grace's LPDDR5X: 18.4 TB/s for
   // 72 GPUs (NVIDIA GB200 NVL72 datasheet).
-  c.host_bandwidth = BytesPerSecond(18.4e12 / 72);
+  c.host_bandwidth = BytesPerSecond(255e9);
   c.host_memory = Bytes(17e12);  // NVIDIA GB200 NVL72 datasheet
   c.nics_per_node = 72;          // NVIDIA GB200 NVL72 datasheet: one 400 Gb/s ConnectX-7 a GPU
   c.nic_bandwidth = 400_Gbps;
@@ -138,8 +138,8 @@ ClusterConfig Gb300Nvl72() {
   ClusterConfig c = Gb200Nvl72();
   c.name = "gb300-nvl72";
   c.gpu = FindGpu("GB300");
-  c.pcie_bandwidth = kPcieGen6;  // NVIDIA GB300 NVL72 datasheet: ConnectX-8 on PCIe 6
-  c.host_bandwidth = BytesPerSecond(14e12 / 72);  // NVIDIA GB300 NVL72 datasheet: 14 TB/s LPDDR5X
+  c.pcie_bandwidth = kPcieGen6;              // NVIDIA GB300 NVL72 datasheet: ConnectX-8 on PCIe 6
+  c.host_bandwidth = BytesPerSecond(194e9);  // NVIDIA GB300 NVL72 datasheet: 14 TB/s LPDDR5X
   c.nic_bandwidth = 800_Gbps;  // NVIDIA GB300 NVL72 datasheet: one 800 Gb/s ConnectX-8 a GPU
   c.switch_ports = 144;        // Quantum-X800 Q3400 datasheet
   c.source = "NVIDIA GB300 NVL72 datasheet";
