@@ -42,6 +42,8 @@ void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
   line.Int("--cp", cp_, kDegree, "context parallel (default: 1)");
   line.Enum("--cp-kind", cp_kind_, ContextParallelKindNames(),
             "how attention crosses context ranks (default: ring)");
+  line.Int("--cp-ulysses", cp_ulysses_, {0, 1 << 20},
+           "of --cp-kind nested: neighbouring context ranks that exchange heads (default: 0)");
   line.Int("--pp", pp_, kDegree, "pipeline parallel (default: 1)");
   line.Int("--vpp", vpp_, kDegree, "virtual stages of a pipeline rank (default: 1)");
   line.Text("--stage-layers", "N,KxN,...", stage_layers_,
@@ -147,7 +149,11 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   Override(p.micro_batch_size, micro_batch_);
   Override(p.zero, zero_);
   Override(p.zero_shard, zero_shard_);
-  if (cp_kind_) p.context_kind = *cp_kind_;
+  if (cp_kind_) {
+    p.context_kind = *cp_kind_;
+    if (p.context_kind != ContextParallelKind::kNested) p.context_ulysses = 0;
+  }
+  Override(p.context_ulysses, cp_ulysses_);
   if (order_) p.order = *order_;
   ResolveRecompute(line, p.recompute);
   Override(p.recompute.offload_layers, offload_layers_);
@@ -168,8 +174,8 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   if (sp_) {
     p.sequence_parallel = *sp_;
   } else if (tp_ || !job.has_parallel) {
-    p.sequence_parallel = p.tensor > 1 && !CheckContext(job.model, job.training, p.tensor, true,
-                                                        p.context, p.context_kind);
+    p.sequence_parallel = true;
+    if (p.tensor == 1 || CheckContext(job.model, job.training, p)) p.sequence_parallel = false;
   }
   if (dp_) {
     p.data = static_cast<int>(*dp_);

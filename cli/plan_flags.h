@@ -30,7 +30,7 @@ class PlanFlags {
   void ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const;
 
   std::optional<std::int64_t> tp_, cp_, pp_, vpp_, dp_, ep_, etp_, micro_batch_, zero_, zero_shard_,
-      recompute_layers_, offload_layers_;
+      recompute_layers_, offload_layers_, cp_ulysses_;
   std::optional<bool> sp_;
   std::optional<ContextParallelKind> cp_kind_;
   std::optional<ScheduleKind> schedule_;

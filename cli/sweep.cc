@@ -29,9 +29,9 @@ namespace {
 constexpr std::string_view kQuestion[] = {"seq",       "global-batch", "nodes",   "gpus",
                                           "gpu",       "model",        "cluster", "precision",
                                           "framework", "cuda-graph",   "what-if"};
-constexpr std::string_view kPlan[] = {"tp",   "sp",         "cp",        "cp-kind", "pp",
-                                      "vpp",  "dp",         "ep",        "etp",     "micro-batch",
-                                      "zero", "zero-shard", "recompute", "schedule"};
+constexpr std::string_view kPlan[] = {"tp",   "sp",         "cp",        "cp-kind",  "pp",
+                                      "vpp",  "dp",         "ep",        "etp",      "micro-batch",
+                                      "zero", "zero-shard", "recompute", "schedule", "cp-ulysses"};
 
 bool IsOfPlan(std::string_view name) {
   return std::find(std::begin(kPlan), std::end(kPlan), name) != std::end(kPlan);

@@ -13,6 +13,7 @@ namespace {
 constexpr EnumName<ContextParallelKind> kContextParallelKindNames[] = {
     {ContextParallelKind::kRing, "ring"},
     {ContextParallelKind::kUlysses, "ulysses"},
+    {ContextParallelKind::kNested, "nested"},
 };
 constexpr EnumName<ScheduleKind> kScheduleKindNames[] = {
     {ScheduleKind::kGpipe, "gpipe"},
@@ -99,7 +100,8 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
           "norms, dropout and residuals are split by tokens over the tensor ranks too");
   io.Int("context_parallel", p.context, kDegree, "ranks that split each sequence (CP)");
   io.Enum("context_parallel_kind", p.context_kind, ContextParallelKindNames(),
-          "ring passes keys and values around; ulysses exchanges heads for tokens");
+          "ring passes keys and values around; ulysses exchanges heads for tokens; nested does "
+          "both, ulysses among neighbours and a ring of these groups");
   io.Int("pipeline_parallel", p.pipeline, kDegree, "stages that split the layers (PP)");
   io.Int("virtual_stages", p.virtual_stages, kDegree,
          "chunks of layers that a pipeline rank holds (VPP)");
@@ -125,6 +127,9 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
   io.Enum("order", p.order, RankOrderNames(),
           "which ranks have neighbouring GPUs, innermost first; the second has the stages of a "
           "pipeline next to each other (Megatron's --use-tp-pp-dp-mapping)");
+  io.Int("context_parallel_ulysses", p.context_ulysses, {0, 1 << 20},
+         "with nested: neighbouring context ranks that exchange heads for tokens, more than 1, "
+         "fewer than CP and a divisor of it; else 0");
 }
 
 std::int64_t GpuOf(const ParallelConfig& p, std::int64_t rank) {
@@ -138,11 +143,37 @@ bool FollowsFromStages(ScheduleKind kind) {
   return kind == ScheduleKind::k1F1B || kind == ScheduleKind::kInterleaved;
 }
 
+std::string ContextSuffix(const ParallelConfig& p) {
+  switch (p.context_kind) {
+    case ContextParallelKind::kRing:
+      return "";
+    case ContextParallelKind::kUlysses:
+      return " ulysses";
+    case ContextParallelKind::kNested:
+      return fmt::format(" nested({})", p.context_ulysses);
+  }
+  return "";
+}
+
+std::string ContextCell(const ParallelConfig& p) {
+  const std::string cell = std::to_string(p.context);
+  if (p.context == 1) return cell;
+  switch (p.context_kind) {
+    case ContextParallelKind::kRing:
+      return cell;
+    case ContextParallelKind::kUlysses:
+      return cell + 'u';
+    case ContextParallelKind::kNested:
+      return fmt::format("{}u{}", p.context, p.context_ulysses);
+  }
+  return cell;
+}
+
 std::string ShortName(const ParallelConfig& p) {
   std::string name = fmt::format("tp{}", p.tensor);
   if (p.sequence_parallel) name += " sp";
   name += fmt::format(" cp{}", p.context);
-  if (p.context > 1 && p.context_kind == ContextParallelKind::kUlysses) name += " ulysses";
+  if (p.context > 1) name += ContextSuffix(p);
   name += fmt::format(" pp{} vpp{}", p.pipeline, p.virtual_stages);
   if (!p.stage_layers.empty()) name += fmt::format(" layers({})", RunsOf(p.stage_layers));
   if (!FollowsFromStages(p.schedule)) name += fmt::format(" {}", NameOf(p.schedule));

@@ -17,7 +17,24 @@
 
 namespace millwright {
 
-enum class ContextParallelKind { kRing, kUlysses };
+// How attention crosses context ranks: keys and values go around a ring, all-to-alls exchange heads
+// for tokens, or both: all-to-alls among neighbours inside, a ring of these groups outside
+// (Megatron-LM's --cp-comm-type p2p, a2a and a2a+p2p; arXiv:2405.07719, "USP").
+enum class ContextParallelKind { kRing, kUlysses, kNested };
+// Of `context` ranks those of an all-to-all, and the ring has the rest: 1 in a plain ring, all of
+// them in plain Ulysses, `nested` where both are.
+constexpr int UlyssesRanks(ContextParallelKind kind, int context, int nested) {
+  switch (kind) {
+    case ContextParallelKind::kRing:
+      return 1;
+    case ContextParallelKind::kUlysses:
+      return context;
+    case ContextParallelKind::kNested:
+      return nested;
+  }
+  return 1;
+}
+
 // In which order a pipeline rank runs its passes: sim/schedule.h says how, and whose each is.
 enum class ScheduleKind {
   kGpipe,
@@ -83,7 +100,12 @@ struct ParallelConfig {
   // empty: as even as LayersPerChunk (cost_models/pipeline.h) makes them.
   std::vector<int> stage_layers{};
   RankOrder order = RankOrder::kDataInside;
+  int context_ulysses = 0;  // nested: ranks of an all-to-all, more than 1 and fewer than c; else 0
   bool operator==(const ParallelConfig&) const = default;
+
+  // Of the context ranks, those that exchange heads for tokens, and those of a ring.
+  int ulysses_ranks() const { return UlyssesRanks(context_kind, context, context_ulysses); }
+  int ring_ranks() const { return context / ulysses_ranks(); }
 
   // t c p D, as a double because four degrees read from a file may pass 2^63.
   double gpus() const { return 1.0 * tensor * context * pipeline * data; }
@@ -101,6 +123,10 @@ void Fields(ConfigIo& io, ParallelConfig& parallel);
 // "tp8 sp cp1 pp4 vpp2 dp4 mbs1 zero1 selective(mlp)", for tables and messages.
 std::string ShortName(const ParallelConfig& parallel);
 std::string ShortName(const Recompute& recompute);
+// How context ranks are used, as names have it: "", " ulysses" or " nested(4)".
+std::string ContextSuffix(const ParallelConfig& parallel);
+// "8", "8u" with Ulysses, "16u4" with all-to-alls of 4 in a ring of 4: a cell of a table.
+std::string ContextCell(const ParallelConfig& parallel);
 // "7,14x8,7", as --stage-layers takes it.
 std::string RunsOf(std::span<const int> counts);
 

@@ -125,7 +125,8 @@ Seconds& SlotOf(GroupKind group, PassTime& pass) {
   switch (group) {
     case GroupKind::kTensor:
       return pass.tensor;
-    case GroupKind::kContext:
+    case GroupKind::kRing:
+    case GroupKind::kUlysses:
       return pass.context;
     case GroupKind::kExpert:
     case GroupKind::kExpertTensor:
@@ -163,12 +164,14 @@ const PathProfile& PathOf(GroupKind group, const LayerPaths& paths) {
   switch (group) {
     case GroupKind::kTensor:
       return paths.tensor;
-    case GroupKind::kContext:
-      return paths.context;
+    case GroupKind::kRing:
+      return paths.ring;
     case GroupKind::kExpert:
       return paths.expert;
     case GroupKind::kExpertTensor:
       return paths.expert_tensor;
+    case GroupKind::kUlysses:
+      return paths.ulysses;
   }
   return paths.tensor;
 }
@@ -368,7 +371,7 @@ LayerCost CostOfLayer(const std::vector<Operator>& operators, const LayerPaths& 
         communication = std::max(slowed, communication - window);
       };
       if (cover.kind == OperatorKind::kAttention) {
-        // Of a ring's c steps the first computes on what the rank holds; each later one hides the
+        // Of a ring's steps the first computes on what the rank holds; each later one hides the
         // exchange before it.
         const double share = double(op.repeats) / (op.repeats + 1);
         expose(SlotOf(op.group, cost.forward), share * covering.forward.compute);

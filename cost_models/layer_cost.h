@@ -35,7 +35,7 @@ namespace millwright {
 
 // The process groups a layer communicates in.
 struct LayerPaths {
-  PathProfile tensor, context, expert, expert_tensor;
+  PathProfile tensor, ring, expert, expert_tensor, ulysses;
 };
 const PathProfile& PathOf(GroupKind group, const LayerPaths& paths);
 

@@ -266,23 +266,22 @@ void LayerBuilder::LatentQueryKeyValue() {
 void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_head,
                         double v_head) {
   const double sequence = double(shape_.seq_length);
-  const double c = shape_.context;
-  const bool ring = c > 1 && shape_.context_kind == ContextParallelKind::kRing;
-  const bool ulysses = c > 1 && !ring;
+  const double u = shape_.ulysses_ranks(), r = shape_.ring_ranks();
+  const bool ulysses = u > 1, ring = r > 1;
   const double window =
       kind.sliding_window > 0 ? std::min(double(kind.sliding_window), sequence) : sequence;
-  // With Ulysses, KV heads fewer than t c are replicated before the exchange, and kept so.
-  const double spread = ulysses ? std::max(1.0, c / groups) : 1;
+  // With Ulysses, KV heads fewer than t u are replicated before the exchange, and kept so.
+  const double spread = std::max(1.0, u / groups);
   const double query_bytes = kWidth * tokens_ * heads * qk_head;
   const double key_bytes = kWidth * tokens_ * groups * qk_head * spread;
   const double value_bytes = kWidth * tokens_ * groups * v_head * spread;
   const double output_bytes = kWidth * tokens_ * heads * v_head;
 
   if (ulysses) {
-    // Sequence-sharded, all heads of a tensor rank -> whole sequence, heads / c; payload is what a
-    // rank holds.
+    // Sequence-sharded, all heads of a tensor rank -> the tokens of all u, heads / u; payload is
+    // what a rank holds.
     Operator& in = Add("ulysses qkv all-to-all", OperatorKind::kCollective);
-    in.group = GroupKind::kContext;
+    in.group = GroupKind::kUlysses;
     in.payload = Bytes(query_bytes + key_bytes + value_bytes);
     in.forward_collective = in.backward_collective = CollectiveKind::kAllToAll;
   }
@@ -295,8 +294,8 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   core.scores_full = heads * tokens_ * window;
   core.scores = heads * tokens_ * (window - window * window / (2 * sequence));
   core.scores_square = heads * tokens_ * sequence;
-  core.attention_tokens = ring ? sequence / c : sequence;
-  core.kernels = ring ? shape_.context : 1;
+  core.attention_tokens = sequence / r;
+  core.kernels = shape_.ring_ranks();
   const ModuleMask qkv_modules = model_.latent ? kMlaUpProj : ModuleMask{0};
   core.saved = {{.name = "query", .bytes = Bytes(query_bytes), .modules = qkv_modules},
                 {.name = "key", .bytes = Bytes(key_bytes), .modules = qkv_modules},
@@ -321,24 +320,26 @@ void LayerBuilder::Core(LayerKind kind, double heads, double groups, double qk_h
   }
 
   if (ring) {
-    // c - 1 exchanges of the KV block under attention; backward passes KV again and dKV.
+    // r - 1 exchanges of the KV block under attention; backward passes KV again and dKV.  A block
+    // has u times the tokens of a plain ring's and a u-th of the heads: as many bytes.
     const int attention = last();
     Operator& exchange = Add("ring kv exchange", OperatorKind::kCollective, kCoreAttn);
-    exchange.group = GroupKind::kContext;
+    exchange.group = GroupKind::kRing;
     exchange.payload = Bytes(key_bytes + value_bytes);
     exchange.forward_collective = exchange.backward_collective = CollectiveKind::kSendRecv;
-    exchange.repeats = shape_.context - 1;
+    exchange.repeats = shape_.ring_ranks() - 1;
     exchange.backward_repeats = 2;
     if (training_.cp_comm_overlap) exchange.hidden_under = attention;
     // Each later step's output is merged into an fp32 accumulator by its log-sum-exp.
-    MemoryBound("ring output merge", (c - 1) * (4 + 4 + kWidth) * tokens_ * heads * v_head,
+    MemoryBound("ring output merge", (r - 1) * (4 + 4 + kWidth) * tokens_ * heads * v_head,
                 kCoreAttn);
   }
   if (ulysses) {
     // Backward exchanges the output again beside its gradient, since only the exchanged one is kept
-    // (AttnFuncWithCPAndQKVOA2A of Transformer Engine's context_parallel.py).
+    // (AttnFuncWithCPAndQKVOA2A of Transformer Engine's context_parallel.py, and for a2a+p2p
+    // AttnFuncWithCPAndKVP2P).
     Operator& out = Add("ulysses output all-to-all", OperatorKind::kCollective);
-    out.group = GroupKind::kContext;
+    out.group = GroupKind::kUlysses;
     out.payload = Bytes(output_bytes);
     out.backward_repeats = 2;
     out.forward_collective = out.backward_collective = CollectiveKind::kAllToAll;
@@ -452,7 +453,8 @@ LayerShape ShapeOf(const ParallelConfig& p, const TrainingConfig& training) {
           .expert = p.expert,
           .expert_tensor = p.expert_tensor,
           .micro_batch_size = p.micro_batch_size,
-          .seq_length = training.seq_length};
+          .seq_length = training.seq_length,
+          .context_ulysses = p.context_ulysses};
 }
 
 ModuleMask MaskOf(const std::vector<RecomputeModule>& modules) {

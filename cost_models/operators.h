@@ -36,6 +36,10 @@ struct LayerShape {
   int expert_tensor = 1;
   int micro_batch_size = 1;
   std::int64_t seq_length = 0;
+  int context_ulysses = 0;  // nested: ranks of an all-to-all
+  int ulysses_ranks() const { return UlyssesRanks(context_kind, context, context_ulysses); }
+  int ring_ranks() const { return context / ulysses_ranks(); }
+  bool operator==(const LayerShape&) const = default;
 };
 LayerShape ShapeOf(const ParallelConfig& parallel, const TrainingConfig& training);
 
@@ -56,7 +60,9 @@ struct SavedTensor {
 };
 
 enum class OperatorKind { kGemm, kGroupedGemm, kAttention, kMemoryBound, kCollective, kHost };
-enum class GroupKind { kTensor, kContext, kExpert, kExpertTensor };
+// Of context ranks: neighbours that exchange heads for tokens (Ulysses), and those, one of each
+// such group, among which keys and values go around.
+enum class GroupKind { kTensor, kRing, kExpert, kExpertTensor, kUlysses };
 
 struct Operator {
   std::string_view name;
@@ -92,7 +98,7 @@ struct Operator {
   CollectiveKind forward_collective = CollectiveKind::kAllReduce;
   CollectiveKind backward_collective = CollectiveKind::kAllReduce;
   Bytes payload;
-  int repeats = 1;              // ring exchanges: context - 1
+  int repeats = 1;              // ring exchanges: one fewer than ranks
   double backward_repeats = 1;  // of each forward transfer; of an exchange, tensors as large
   bool beside_gemm = true;      // can be split and overlapped with a GEMM (tp_comm_overlap)
   int hidden_under = -1;  // index of the GEMM whose dgrad or the attention whose passes hide it

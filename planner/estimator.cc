@@ -321,10 +321,12 @@ const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
 }
 
 LayerPaths Estimator::PathsOf(const LayerShape& shape) const {
-  return {.tensor = Profile(1, shape.tensor),
-          .context = Profile(shape.tensor, shape.context),
-          .expert = Profile(shape.expert_tensor, shape.expert),
-          .expert_tensor = Profile(1, shape.expert_tensor)};
+  return {
+      .tensor = Profile(1, shape.tensor),
+      .ring = Profile(std::int64_t{1} * shape.tensor * shape.ulysses_ranks(), shape.ring_ranks()),
+      .expert = Profile(shape.expert_tensor, shape.expert),
+      .expert_tensor = Profile(1, shape.expert_tensor),
+      .ulysses = Profile(shape.tensor, shape.ulysses_ranks())};
 }
 
 ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
@@ -336,9 +338,20 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     return PartialGradientsOf(weights, model_, shape.tensor, shape.sequence_parallel);
   };
   ShapeCosts costs{.shape = shape};
+  std::vector<PassTime> shared;  // of each kind, of both passes
   for (const LayerKind& kind : kinds_) {
-    costs.kinds.push_back(
-        CostOfLayer(LayerOperators(model_, kind, shape, training_), paths, context_));
+    const std::vector<Operator> operators = LayerOperators(model_, kind, shape, training_);
+    costs.kinds.push_back(CostOfLayer(operators, paths, context_));
+    PassTime& of_all = shared.emplace_back();
+    for (std::size_t i = 0; i < operators.size(); ++i) {
+      // Attention and the ring's part of it, and exchanges of heads: else all is as under any kind.
+      if ((operators[i].modules & Mask(RecomputeModule::kCoreAttn)) != 0 ||
+          operators[i].group == GroupKind::kUlysses) {
+        continue;
+      }
+      of_all += costs.kinds.back().operators[i].forward;
+      of_all += costs.kinds.back().operators[i].backward;
+    }
     costs.kind_parameters.push_back(parameters(LayerWeights(model_, kind)));
     costs.kind_partial.push_back(partial(LayerWeights(model_, kind)));
     const LayerCost& layer = costs.kinds.back();
@@ -377,12 +390,16 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   }
   PassTime work =
       costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward;
+  PassTime shared_work = work;
   for (const LayerRun& run : model_.layers) {
-    const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind);
-    const LayerCost& layer = costs.kinds[kind - kinds_.begin()];
+    const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind) - kinds_.begin();
+    const LayerCost& layer = costs.kinds[std::size_t(kind)];
     const int modules = &run == &model_.layers.back() ? model_.mtp_num_layers : 0;
     work += double(run.count + modules) * (layer.forward + layer.backward);
+    shared_work += double(run.count + modules) * shared[std::size_t(kind)];
   }
+  costs.shared_work = shared_work.total();
+  costs.shared_overlapped = shared_work.longest();
   costs.work = work.total();
   costs.overlapped_work = work.longest();
   costs.to_host = calibration_->host_efficiency * cluster_.config().ToHost();

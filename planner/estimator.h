@@ -124,6 +124,7 @@ struct ShapeCosts {
   Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
   Seconds work;       // all layers, embedding and head, forward and backward
   Seconds overlapped_work;  //   at least this, where communication may run under all compute
+  Seconds shared_work, shared_overlapped;  // of both what no kind of context parallelism changes
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
   RankParameters token_table;  // of the embedding: what the last stage may hold again

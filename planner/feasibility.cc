@@ -2,6 +2,7 @@
 #include "planner/feasibility.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -38,6 +39,8 @@ std::string_view Name(RejectionReason reason) {
       return "sequence not divisible by tp and cp";
     case RejectionReason::kUlyssesHeads:
       return "heads not divisible by tp x cp (Ulysses)";
+    case RejectionReason::kNestedContext:
+      return "context ranks cannot be nested like that";
     case RejectionReason::kNotMoe:
       return "expert parallelism of a dense model";
     case RejectionReason::kExperts:
@@ -94,6 +97,8 @@ std::string_view JsonKey(RejectionReason reason) {
       return "sequence_not_divisible";
     case RejectionReason::kUlyssesHeads:
       return "ulysses_heads";
+    case RejectionReason::kNestedContext:
+      return "nested_context";
     case RejectionReason::kNotMoe:
       return "not_moe";
     case RejectionReason::kExperts:
@@ -172,30 +177,47 @@ Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequenc
   return {};
 }
 
-Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, int tensor,
-                     bool sequence_parallel, int context, ContextParallelKind kind) {
+Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
+                     const ParallelConfig& plan) {
+  const int context = plan.context, tensor = plan.tensor, inner = plan.context_ulysses;
+  const bool nested = plan.context_kind == ContextParallelKind::kNested;
+  if (nested && (inner <= 1 || inner >= context || context % inner != 0)) {
+    std::vector<int> accepted;
+    for (int ranks = 2; ranks <= context / 2; ++ranks) {
+      if (context % ranks == 0) accepted.push_back(ranks);
+    }
+    return Reject(RejectionReason::kNestedContext,
+                  "cp {} cannot be nested with cp_ulysses {}: accepted {}", context, inner,
+                  accepted.empty() ? "none" : fmt::format("{}", fmt::join(accepted, ", ")));
+  }
+  if (!nested && inner != 0) {
+    return Reject(RejectionReason::kNestedContext,
+                  "cp_ulysses {} goes with nested context parallelism alone", inner);
+  }
   const std::int64_t seq = training.seq_length;
-  const bool ring = kind == ContextParallelKind::kRing;
+  const int ulysses = plan.ulysses_ranks();
   // A causal ring is balanced by giving each rank a front and a back block (zig-zag).
-  const std::int64_t cut = context == 1 ? 1 : ring ? 2LL * context : context;
-  if (seq % cut != 0 || (sequence_parallel && (seq / context) % tensor != 0)) {
+  const bool ring = plan.ring_ranks() > 1;
+  const std::int64_t cut = ring ? 2LL * context : context;
+  if (seq % cut != 0 || (plan.sequence_parallel && (seq / context) % tensor != 0)) {
     return Reject(RejectionReason::kSequenceLength,
                   "sequence of {} tokens is not divisible by {} (cp {}{}{})", seq,
-                  sequence_parallel ? cut * tensor : cut, context,
-                  context > 1 && ring ? ", two blocks a rank" : "",
-                  sequence_parallel ? fmt::format(", tp {}", tensor) : "");
+                  plan.sequence_parallel ? cut * tensor : cut, context,
+                  ring ? ", two blocks a rank" : "",
+                  plan.sequence_parallel ? fmt::format(", tp {}", tensor) : "");
   }
-  if (context > 1 && !ring && model.num_attention_heads % (tensor * context) != 0) {
+  const std::string of = nested ? fmt::format("cp_ulysses {} (nested)", ulysses)
+                                : fmt::format("cp {} (Ulysses)", ulysses);
+  if (ulysses > 1 && model.num_attention_heads % (std::int64_t{1} * tensor * ulysses) != 0) {
     return Reject(RejectionReason::kUlyssesHeads,
-                  "{} attention heads are not divisible by tp {} x cp {} (Ulysses)",
-                  model.num_attention_heads, tensor, context);
+                  "{} attention heads are not divisible by tp {} x {}", model.num_attention_heads,
+                  tensor, of);
   }
   const int groups = model.latent ? model.num_attention_heads / tensor
                                   : std::max(1, model.num_query_groups / tensor);
-  if (context > 1 && !ring && groups % context != 0 && context % groups != 0) {
+  if (ulysses > 1 && groups % ulysses != 0 && ulysses % groups != 0) {
     return Reject(RejectionReason::kUlyssesHeads,
-                  "{} KV heads of a rank cannot be split over or replicated on cp {} (Ulysses)",
-                  groups, context);
+                  "{} KV heads of a rank cannot be split over or replicated on {}", groups, of);
   }
   return {};
 }
@@ -386,9 +408,7 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
   for (const Verdict& verdict :
        {CheckPrecision(gpu, training), CheckTensor(model, plan.tensor),
         CheckSequenceParallel(model, plan.tensor, plan.sequence_parallel),
-        CheckContext(model, training, plan.tensor, plan.sequence_parallel, plan.context,
-                     plan.context_kind),
-        CheckExpert(model, plan.expert, plan.expert_tensor),
+        CheckContext(model, training, plan), CheckExpert(model, plan.expert, plan.expert_tensor),
         CheckExpertRanks(ranks_of_stage, plan.expert, plan.expert_tensor),
         CheckPipeline(model, plan.pipeline, plan.virtual_stages, plan.schedule),
         CheckStageLayers(model, plan), CheckOrder(model, plan),

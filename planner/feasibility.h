@@ -25,7 +25,8 @@ enum class RejectionReason {
   kSequenceParallel,     // asked for without tensor parallelism
   kMoeSequenceParallel,  // MoE under tensor parallelism needs sequence parallelism (Megatron)
   kSequenceLength,       // tokens not divisible by what cuts them
-  kUlyssesHeads,         // t c does not divide the heads
+  kUlyssesHeads,         // t c, or t and the ranks of an all-to-all, do not divide the heads
+  kNestedContext,        // ranks of an all-to-all that are no part of c, or without nesting
   kNotMoe,               // expert parallelism of a model without experts
   kExperts,              // experts not divisible by E
   kExpertFfn,            // an expert's FFN not divisible by x
@@ -58,8 +59,8 @@ using Verdict = std::optional<Rejection>;  // nullopt: fine
 Verdict CheckPrecision(const GpuSpec& gpu, const TrainingConfig& training);
 Verdict CheckTensor(const ModelConfig& model, int tensor);
 Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequence_parallel);
-Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training, int tensor,
-                     bool sequence_parallel, int context, ContextParallelKind kind);
+Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
+                     const ParallelConfig& plan);
 Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);
 Verdict CheckExpertRanks(std::int64_t ranks_of_stage, int expert, int expert_tensor);
 Verdict CheckOrder(const ModelConfig& model, const ParallelConfig& plan);

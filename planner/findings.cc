@@ -13,7 +13,7 @@ auto Degrees(const ParallelConfig& p) {
                     p.recompute.full_layers, p.recompute.offload_layers, p.recompute.modules,
                     p.zero, p.zero_shard, p.tensor, p.sequence_parallel, p.context, p.context_kind,
                     p.pipeline, p.virtual_stages, p.expert, p.expert_tensor, p.micro_batch_size,
-                    p.stage_layers, p.order);
+                    p.stage_layers, p.order, p.context_ulysses);
 }
 
 }  // namespace

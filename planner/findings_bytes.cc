@@ -60,6 +60,7 @@ void Fields(Io& io, Plan& ranked) {
   io(p.zero_shard);
   io(p.schedule);
   io(p.order);
+  io(p.context_ulysses);
   io(p.recompute.granularity);
   io(p.recompute.full_layers);
   io(p.recompute.offload_layers);

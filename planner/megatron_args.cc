@@ -762,8 +762,12 @@ class Interpreter {
   }
 
   void ContextKind(ParallelConfig& p) {
+    constexpr std::string_view kSizes = "--hierarchical-context-parallel-sizes";
     const Given* given = Find("--cp-comm-type");
-    if (given == nullptr || given->values.empty()) return;
+    if (given == nullptr || given->values.empty()) {
+      if (Has(kSizes)) Warn(kSizes, "has no effect without --cp-comm-type a2a+p2p");
+      return;
+    }
     static constexpr std::string_view kKinds[] = {"p2p", "a2a", "allgather", "a2a+p2p"};
     for (const std::string& value : given->values) {
       if (std::find(std::begin(kKinds), std::end(kKinds), value) == std::end(kKinds)) {
@@ -774,12 +778,44 @@ class Interpreter {
     }
     const std::string& first = given->values.front();
     p.context_kind = first == "a2a" ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
+    if (first == "a2a+p2p") {
+      NestedContext(p, kSizes);
+    } else if (Has(kSizes)) {
+      Warn(kSizes, "has no effect without --cp-comm-type a2a+p2p");
+    }
     if (std::any_of(given->values.begin(), given->values.end(),
                     [&](const std::string& v) { return v != first; })) {
       Warn("--cp-comm-type", fmt::format("differs between layers; all are costed as {}", first));
-    } else if (first == "allgather" || first == "a2a+p2p") {
-      Warn("--cp-comm-type", fmt::format("{} is costed as a ring", first));
+    } else if (first == "allgather") {
+      Warn("--cp-comm-type", "allgather is costed as a ring");
     }
+  }
+
+  // Of a2a+p2p the ranks of an all-to-all, then those of the ring of them.
+  void NestedContext(ParallelConfig& p, std::string_view option) {
+    const Given* given = Find(option);
+    if (given == nullptr) {
+      Mistake("--cp-comm-type", fmt::format("a2a+p2p needs {}", option));
+      return;
+    }
+    std::string got;
+    std::int64_t product = 1;
+    std::vector<std::int64_t> sizes;
+    for (const std::string& text : given->values) {
+      got += got.empty() ? text : ' ' + text;
+      const std::optional<std::int64_t> size = Integer(text);
+      sizes.push_back(size && *size >= 1 && *size <= p.context ? *size : 0);
+      product *= product <= p.context ? sizes.back() : 1;
+    }
+    if (sizes.size() != 2 || product != p.context) {
+      Mistake(option, fmt::format("expected two sizes whose product is "
+                                  "--context-parallel-size {}, got \"{}\"",
+                                  p.context, Shown(got)));
+      return;
+    }
+    if (sizes[0] == 1) return;  // a plain ring
+    p.context_kind = sizes[1] == 1 ? ContextParallelKind::kUlysses : ContextParallelKind::kNested;
+    if (sizes[1] > 1) p.context_ulysses = int(sizes[0]);
   }
 
   void Pipeline() {

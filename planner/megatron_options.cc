@@ -144,7 +144,8 @@ constexpr std::string_view kReadValues[] = {
     "--yaml-cfg",
 };
 constexpr std::string_view kReadLists[] = {
-    "--cp-comm-type", "--cuda-graph-scope", "--rampup-batch-size", "--recompute-modules", "--spec",
+    "--cp-comm-type",      "--cuda-graph-scope",  "--hierarchical-context-parallel-sizes",
+    "--rampup-batch-size", "--recompute-modules", "--spec",
 };
 
 // What changes neither the time of a step nor its memory, or too little to be modelled.
@@ -494,7 +495,6 @@ constexpr std::string_view kValues[] = {
 };
 constexpr std::string_view kLists[] = {
     "--data-path",
-    "--hierarchical-context-parallel-sizes",
     "--high-priority-stream-groups",
     "--iterations-to-skip",
     "--moe-aux-loss-coeff",

@@ -19,7 +19,7 @@ namespace {
 constexpr Knob kNumbers[] = {Knob::kTp,    Knob::kSp,         Knob::kCp,        Knob::kCpKind,
                              Knob::kPp,    Knob::kVpp,        Knob::kDp,        Knob::kEp,
                              Knob::kEtp,   Knob::kZero,       Knob::kZeroShard, Knob::kSchedule,
-                             Knob::kOrder, Knob::kMicroBatch, Knob::kOffload};
+                             Knob::kOrder, Knob::kMicroBatch, Knob::kOffload,   Knob::kCpUlysses};
 
 std::vector<int> UpTo(int first, std::int64_t last) {
   std::vector<int> values(static_cast<std::size_t>(std::max<std::int64_t>(0, last - first + 1)));
@@ -64,9 +64,17 @@ Values ValuesOf(const Job& job, Knob knob) {
     case Knob::kZero:
       return {UpTo(0, 3), "", 3};
     case Knob::kSp:
-    case Knob::kCpKind:
     case Knob::kOrder:
       return {UpTo(0, 1), "", 1};
+    case Knob::kCpKind:
+      return {UpTo(0, 2), "", 2};
+    case Knob::kCpUlysses: {
+      Values values{{0}, all_gpus, gpus};
+      for (int ranks : Divisors(gpus, gpus / 2)) {
+        if (ranks > 1) values.values.push_back(ranks);
+      }
+      return values;
+    }
     case Knob::kSchedule: {
       Values values;
       for (const auto& name : TrainingScheduleNames()) {
@@ -155,9 +163,22 @@ ParallelConfig Plainest(const Job& job, const PlanFilter& filter) {
   }
   const bool in_chunks = ChoosesChunks(plainest);
   p.tensor = first(Knob::kTp, needs(Knob::kSp, 1) ? 2 : 1);
-  const bool ulysses = needs(Knob::kCpKind, static_cast<int>(ContextParallelKind::kUlysses));
-  if (ulysses) p.context_kind = ContextParallelKind::kUlysses;
-  p.context = first(Knob::kCp, ulysses ? 2 : 1);
+  // The first kind that is allowed, or nested where ranks of an all-to-all are asked for.
+  p.context_kind = static_cast<ContextParallelKind>(first(Knob::kCpKind));
+  if (!filter.Allows(Knob::kCpUlysses, 0) &&
+      filter.Allows(Knob::kCpKind, static_cast<int>(ContextParallelKind::kNested))) {
+    p.context_kind = ContextParallelKind::kNested;
+  }
+  const bool nested = p.context_kind == ContextParallelKind::kNested;
+  p.context = first(Knob::kCp, p.context_kind == ContextParallelKind::kUlysses ? 2 : 1);
+  p.context_ulysses = first(Knob::kCpUlysses, nested ? 2 : 0);
+  for (int context : ValuesOf(job, Knob::kCp).values) {
+    const int inner = p.context_ulysses;
+    if (!nested || inner == 0 || context <= inner || context % inner != 0) continue;
+    if (!filter.Allows(Knob::kCp, context)) continue;
+    p.context = context;
+    break;
+  }
   p.virtual_stages = first(Knob::kVpp, in_chunks ? 2 : 1);
   const bool needs_pipeline = p.virtual_stages > 1 || !FollowsFromStages(plainest);
   p.pipeline = first(Knob::kPp, needs_pipeline ? 2 : 1);

@@ -35,6 +35,7 @@ constexpr KnobSpelling kKnobs[] = {
     {Knob::kOffload, "offload"},
     {Knob::kSchedule, "schedule"},
     {Knob::kOrder, "order"},
+    {Knob::kCpUlysses, "cp_ulysses"},
 };
 
 // Splits at `separator` outside parentheses.
@@ -84,11 +85,12 @@ std::string_view AcceptedValues(Knob knob) {
     case Knob::kSp:
       return "on or off";
     case Knob::kCpKind:
-      return "ring or ulysses";
+      return "ring, ulysses or nested";
     case Knob::kZero:
       return "0, 1, 2 or 3";
     case Knob::kZeroShard:
     case Knob::kOffload:
+    case Knob::kCpUlysses:
       return "an integer >= 0";
     case Knob::kRecompute:
       return "none, selective, full, full(all), full(N) or selective(MODULE,...), modules "
@@ -129,7 +131,8 @@ std::optional<int> ParseValue(Knob knob, std::string_view text) {
   }
   const auto value = ParseInt(text);
   if (!value) return {};
-  const bool from_zero = knob == Knob::kZero || knob == Knob::kZeroShard || knob == Knob::kOffload;
+  const bool from_zero = knob == Knob::kZero || knob == Knob::kZeroShard ||
+                         knob == Knob::kOffload || knob == Knob::kCpUlysses;
   const int min = from_zero ? 0 : 1;
   const int max = knob == Knob::kZero ? 3 : 1 << 30;
   if (*value < min || *value > max) return {};
@@ -284,7 +287,8 @@ bool PlanFilter::Allows(const ParallelConfig& p) const {
          Allows(Knob::kZero, p.zero) && Allows(Knob::kZeroShard, p.zero_shard) &&
          Allows(Knob::kSchedule, static_cast<int>(p.schedule)) && Allows(p.recompute) &&
          Allows(Knob::kOrder, static_cast<int>(p.order)) &&
-         Allows(Knob::kOffload, p.recompute.offload_layers);
+         Allows(Knob::kOffload, p.recompute.offload_layers) &&
+         Allows(Knob::kCpUlysses, p.context_ulysses);
 }
 
 }  // namespace millwright

@@ -28,7 +28,8 @@ enum class Knob {
   kRecompute,
   kOffload,
   kSchedule,
-  kOrder
+  kOrder,
+  kCpUlysses
 };
 
 // Names as written in filters, in Knob's order.

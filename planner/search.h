@@ -2,15 +2,15 @@
 //
 // Which plan is best?  Enumerates every plan of the space, costs it or rules it out with a reason.
 //
-// The space: tp, sp, cp (ring or Ulysses), ep, etp, micro-batch, pp, vpp, pipeline schedule, dp,
-// ZeRO stage and its shard (all data-parallel ranks, or those of one domain), and recomputation
-// (none, every set of modules that drops something, full for all or the first N layers of a chunk);
-// where it is asked for, N layers of a chunk offloaded over none or one module of these.
-// Nothing about which degree belongs where is built in.  Schedules are 1F1B and interleaved, which
-// every framework with pipelines has, or those that the filter requires.  ZeRO-2 and 3 go with 1F1B
-// and interleaved, and with other schedules where the framework has both: there the estimate is up
-// to 8% from the simulation, of how much of their communication in every pass is hidden
-// (tests/planner).
+// The space: tp, sp, cp (ring, Ulysses or both nested), ep, etp, micro-batch, pp, vpp, pipeline
+// schedule, dp, ZeRO stage and its shard (all data-parallel ranks, or those of one domain), and
+// recomputation (none, every set of modules that drops something, full for all or the first N
+// layers of a chunk); where it is asked for, N layers of a chunk offloaded over none or one module
+// of these. Nothing about which degree belongs where is built in.  Schedules are 1F1B and
+// interleaved, which every framework with pipelines has, or those that the filter requires.  ZeRO-2
+// and 3 go with 1F1B and interleaved, and with other schedules where the framework has both: there
+// the estimate is up to 8% from the simulation, of how much of their communication in every pass is
+// hidden (tests/planner).
 //
 // Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,
 // and of plans that are faster and next to fitting, are divided anew (planner/layer_split).  That

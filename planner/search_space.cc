@@ -89,6 +89,17 @@ PipelineLayouts LayoutsOf(const ModelConfig& model, std::int64_t gpus, const Pla
   return layouts;
 }
 
+// How `context` ranks can be used, with the ranks of a nested all-to-all.
+std::vector<std::pair<ContextParallelKind, int>> ContextCuts(int context) {
+  std::vector<std::pair<ContextParallelKind, int>> cuts = {{ContextParallelKind::kRing, 0}};
+  if (context == 1) return cuts;
+  cuts.emplace_back(ContextParallelKind::kUlysses, 0);
+  for (int ulysses : Divisors(context, context / 2)) {
+    if (ulysses > 1) cuts.emplace_back(ContextParallelKind::kNested, ulysses);
+  }
+  return cuts;
+}
+
 // Tensor, context and expert cuts, each checked as soon as it is known.
 std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig& training,
                                  std::int64_t gpus, const PlanFilter& filter, Findings& findings) {
@@ -110,27 +121,36 @@ std::vector<LayerShape> ShapesOf(const ModelConfig& model, const TrainingConfig&
       if (!allowed(Knob::kSp, sp ? 1 : 0) || !passes(CheckSequenceParallel(model, t, sp))) continue;
       for (int c : Divisors(gpus / t, gpus / t)) {
         if (!allowed(Knob::kCp, c)) continue;
-        for (ContextParallelKind kind :
-             {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
-          if (c == 1 && kind == ContextParallelKind::kUlysses) continue;
-          if (!allowed(Knob::kCpKind, static_cast<int>(kind)) ||
-              !passes(CheckContext(model, training, t, sp, c, kind))) {
-            continue;
-          }
-          const std::vector<int> experts =
-              model.has_moe() ? Divisors(gpus, gpus) : std::vector<int>{1};
-          for (int e : experts) {
-            if (!allowed(Knob::kEp, e)) continue;
-            if (!passes(CheckExpert(model, e, 1))) continue;
-            for (int x : model.has_moe() ? Divisors(gpus / e, gpus / e) : std::vector<int>{1}) {
-              if (!allowed(Knob::kEtp, x) || !passes(CheckExpert(model, e, x))) continue;
+        std::vector<std::pair<ContextParallelKind, int>> cuts = ContextCuts(c);
+        std::erase_if(cuts, [&](const auto& cut) {
+          const auto& [kind, ulysses] = cut;
+          return !allowed(Knob::kCpKind, static_cast<int>(kind)) ||
+                 !allowed(Knob::kCpUlysses, ulysses) ||
+                 !passes(CheckContext(model, training,
+                                      {.tensor = t,
+                                       .sequence_parallel = sp,
+                                       .context = c,
+                                       .context_kind = kind,
+                                       .context_ulysses = ulysses}));
+        });
+        if (cuts.empty()) continue;
+        const std::vector<int> experts =
+            model.has_moe() ? Divisors(gpus, gpus) : std::vector<int>{1};
+        for (int e : experts) {
+          if (!allowed(Knob::kEp, e)) continue;
+          if (!passes(CheckExpert(model, e, 1))) continue;
+          for (int x : model.has_moe() ? Divisors(gpus / e, gpus / e) : std::vector<int>{1}) {
+            if (!allowed(Knob::kEtp, x) || !passes(CheckExpert(model, e, x))) continue;
+            // One after the other, so that a worker can rule out all that they share at once.
+            for (const auto& [kind, ulysses] : cuts) {
               shapes.push_back({.tensor = t,
                                 .sequence_parallel = sp,
                                 .context = c,
                                 .context_kind = kind,
                                 .expert = e,
                                 .expert_tensor = x,
-                                .seq_length = training.seq_length});
+                                .seq_length = training.seq_length,
+                                .context_ulysses = ulysses});
             }
           }
         }
@@ -218,6 +238,7 @@ ParallelConfig Space::PlanOf(const LayerShape& shape) const {
   plan.sequence_parallel = shape.sequence_parallel;
   plan.context = shape.context;
   plan.context_kind = shape.context_kind;
+  plan.context_ulysses = shape.context_ulysses;
   plan.expert = shape.expert;
   plan.expert_tensor = shape.expert_tensor;
   plan.micro_batch_size = shape.micro_batch_size;

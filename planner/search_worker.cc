@@ -29,6 +29,12 @@ LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>&
   return slowest;
 }
 
+bool SameButForContextKind(LayerShape a, const LayerShape& b) {
+  a.context_kind = b.context_kind;
+  a.context_ulysses = b.context_ulysses;
+  return a == b;
+}
+
 void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const ParallelConfig& plan,
               const Recompute& recompute) {
   if (nearest && cost.peak > nearest->peak) return;
@@ -40,11 +46,10 @@ void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const P
 }  // namespace
 
 // Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
-Seconds SearchWorker::FloorOf(const ShapeCosts& costs) const {
-  const LayerShape& shape = costs.shape;
+Seconds SearchWorker::FloorOf(const LayerShape& shape, Seconds work, Seconds overlapped) const {
   return (double(space_.training.global_batch_size) * shape.tensor * shape.context /
           (double(space_.cluster.gpus()) * shape.micro_batch_size)) *
-         (space_.overlapping ? costs.overlapped_work : costs.work);
+         (space_.overlapping ? overlapped : work);
 }
 
 Seconds SearchWorker::Floor(std::size_t unit) const {
@@ -53,11 +58,25 @@ Seconds SearchWorker::Floor(std::size_t unit) const {
 
 bool SearchWorker::Run(std::size_t unit) {
   const LayerShape shape = space_.ShapeOf(unit);
+  const auto too_slow = [&](std::int64_t candidates) {
+    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
+    findings_.RuleOut(Bound::kWork, candidates);
+    return true;
+  };
+  // What rules out one kind of context parallelism without what is its own rules out the others,
+  // of which there are as many candidates.
+  Shared& shared = shared_[unit % space_.micro_batches.size()];
+  if (SameButForContextKind(shape, shared.shape) &&
+      space_.Irrelevant(shared.floor, shared.least_layer)) {
+    return too_slow(shared.candidates);
+  }
   const ShapeCosts costs = estimator_.CostShape(shape);
   if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) {
-    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
-    findings_.RuleOut(Bound::kWork, count_.Of(shape));
-    return true;
+    shared = {.shape = shape,
+              .floor = FloorOf(shape, costs.shared_work, costs.shared_overlapped),
+              .least_layer = costs.least_layer,
+              .candidates = count_.Of(shape)};
+    return too_slow(shared.candidates);
   }
   // The smallest micro-batch is costed all the same, for the plan that comes nearest.
   const bool smallest = shape.micro_batch_size == space_.micro_batches.front();

@@ -21,6 +21,7 @@ class SearchWorker {
   SearchWorker(const Space& space, const Estimator& estimator, const std::atomic<bool>& stop)
       : space_(space), estimator_(estimator), count_(space), stop_(stop) {
     findings_.objective = space.objective;
+    shared_.resize(space.micro_batches.size());
   }
 
   // False where it was stopped before the unit was done.
@@ -34,7 +35,18 @@ class SearchWorker {
     const Recompute* recompute;
     std::vector<TreatedLayer> treated;
   };
-  Seconds FloorOf(const ShapeCosts& costs) const;
+  // Of a cut that was too slow what all kinds of context parallelism share: no waiting for
+  // launches, no attention and nothing that attention communicates.
+  struct Shared {
+    LayerShape shape;
+    Seconds floor;
+    Bytes least_layer;
+    std::int64_t candidates = 0;  // of each kind
+  };
+  Seconds FloorOf(const LayerShape& shape, Seconds work, Seconds overlapped) const;
+  Seconds FloorOf(const ShapeCosts& costs) const {
+    return FloorOf(costs.shape, costs.work, costs.overlapped_work);
+  }
   void Treat(const ShapeCosts& costs);
   void SetLeast();
   void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
@@ -52,6 +64,7 @@ class SearchWorker {
   CandidateCount count_;
   const std::atomic<bool>& stop_;
   Findings findings_;
+  std::vector<Shared> shared_;   // of each micro-batch, the last
   std::vector<Choice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;
   struct Offload {

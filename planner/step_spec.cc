@@ -18,7 +18,8 @@ Cause CauseOf(GroupKind group) {
   switch (group) {
     case GroupKind::kTensor:
       return Cause::kTensor;
-    case GroupKind::kContext:
+    case GroupKind::kRing:
+    case GroupKind::kUlysses:
       return Cause::kContext;
     case GroupKind::kExpert:
     case GroupKind::kExpertTensor:
@@ -98,12 +99,14 @@ Communication GroupOf(const Operator& op, const LayerShape& shape) {
   switch (op.group) {
     case GroupKind::kTensor:
       return {.stride = 1, .ranks = shape.tensor};
-    case GroupKind::kContext:
-      return {.stride = shape.tensor, .ranks = shape.context};
+    case GroupKind::kRing:
+      return {.stride = shape.tensor * shape.ulysses_ranks(), .ranks = shape.ring_ranks()};
     case GroupKind::kExpert:
       return {.stride = shape.expert_tensor, .ranks = shape.expert};
     case GroupKind::kExpertTensor:
       return {.stride = 1, .ranks = shape.expert_tensor};
+    case GroupKind::kUlysses:
+      return {.stride = shape.tensor, .ranks = shape.ulysses_ranks()};
   }
   return {};
 }

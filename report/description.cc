@@ -436,7 +436,8 @@ std::vector<KnobDoc> KnobDocs() {
   constexpr Knob kKnobs[] = {Knob::kTp,        Knob::kSp,         Knob::kCp,       Knob::kCpKind,
                              Knob::kPp,        Knob::kVpp,        Knob::kDp,       Knob::kEp,
                              Knob::kEtp,       Knob::kMicroBatch, Knob::kZero,     Knob::kZeroShard,
-                             Knob::kRecompute, Knob::kOffload,    Knob::kSchedule, Knob::kOrder};
+                             Knob::kRecompute, Knob::kOffload,    Knob::kSchedule, Knob::kOrder,
+                             Knob::kCpUlysses};
   const std::vector<std::string_view> names = KnobNames();
   MILLWRIGHT_CHECK(names.size() == std::size(kKnobs));
   std::vector<KnobDoc> docs;
@@ -457,7 +458,7 @@ std::vector<KnobDoc> KnobDocs() {
         doc.meaning = "context parallel degree";
         break;
       case Knob::kCpKind:
-        doc.accepted = "ring, ulysses";
+        doc.accepted = "ring, ulysses, nested";
         doc.meaning = "how attention crosses context ranks";
         break;
       case Knob::kPp:
@@ -502,6 +503,10 @@ std::vector<KnobDoc> KnobDocs() {
         doc.accepted = "0, 1, ...";
         doc.flag = "--offload-layers";
         doc.meaning = "layers of each virtual stage whose activations wait in host memory";
+        break;
+      case Knob::kCpUlysses:
+        doc.accepted = "0, 2, 3, ...";
+        doc.meaning = "neighbouring context ranks that exchange heads under nested; 0: not nested";
         break;
       case Knob::kSchedule:
         doc.accepted = ScheduleNames();

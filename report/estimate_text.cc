@@ -75,8 +75,7 @@ std::string BriefName(const ParallelConfig& p) {
   std::string name = fmt::format("tp{}", p.tensor);
   if (p.sequence_parallel) name += " sp";
   if (p.context > 1) {
-    name += fmt::format(" cp{}", p.context);
-    if (p.context_kind == ContextParallelKind::kUlysses) name += " ulysses";
+    name += fmt::format(" cp{}{}", p.context, ContextSuffix(p));
   }
   name += fmt::format(" pp{}", p.pipeline);
   if (p.virtual_stages > 1) name += fmt::format(" vpp{}", p.virtual_stages);
@@ -189,9 +188,12 @@ std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
       {"Tensor parallel",
        fmt::format("{}{}", p.tensor, p.sequence_parallel ? ", with sequence parallelism" : "")});
   if (p.context > 1) {
-    table.Row(
-        {"Context parallel",
-         fmt::format("{}, {}", p.context, NameIn(ContextParallelKindNames(), p.context_kind))});
+    table.Row({"Context parallel", fmt::format("{}, {}{}", p.context,
+                                               NameIn(ContextParallelKindNames(), p.context_kind),
+                                               p.context_kind == ContextParallelKind::kNested
+                                                   ? fmt::format(": Ulysses of {} in a ring of {}",
+                                                                 p.ulysses_ranks(), p.ring_ranks())
+                                                   : "")});
   }
   table.Row({"Pipeline parallel",
              p.pipeline == 1

@@ -147,7 +147,7 @@ void ExportFsdp(const Job& job, Exported& exported) {
   cannot(!whole_groups, "parallel.zero_shard", "a shard spans whole context groups");
   cannot(p.tensor > 1 && !p.sequence_parallel, "parallel.sequence_parallel",
          "how activations lie is the model's tensor parallel plan");
-  cannot(p.context > 1 && p.context_kind == ContextParallelKind::kUlysses,
+  cannot(p.context > 1 && p.context_kind != ContextParallelKind::kRing,
          "parallel.context_parallel_kind", "keys and values go around, heads are not exchanged");
   cannot(t.framework != Framework::kFsdp && t.framework != Framework::kFsdpCompiled,
          "training.framework",

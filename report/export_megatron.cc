@@ -99,7 +99,8 @@ std::string YamlValue(const MegatronSetting& setting) {
     return IsNumber(value) ? value : fmt::format("\"{}\"", value);
   };
   // Python takes a list where the command line takes words or a pattern.
-  const bool list = setting.option == "--recompute-modules";
+  const bool list = setting.option == "--recompute-modules" ||
+                    setting.option == "--hierarchical-context-parallel-sizes";
   if (setting.option == "--window-size") {
     return fmt::format("[{}]", setting.values.front());
   }

@@ -266,7 +266,7 @@ void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
   toml += fmt::format("context_parallel_degree = {}\n", p.context);
   if (p.context > 1 && p.context_kind == ContextParallelKind::kRing) {
     toml += "context_parallel_rotate_method = \"alltoall\"\n";
-  } else if (p.context_kind == ContextParallelKind::kUlysses) {
+  } else if (p.context_kind != ContextParallelKind::kRing) {
     notes.Cannot("parallel.context_parallel_kind",
                  "keys and values rotate, heads are not exchanged");
   }

@@ -23,6 +23,7 @@ Json ToJson(const ParallelConfig& p) {
           {"sp", p.sequence_parallel},
           {"cp", p.context},
           {"cp_kind", NameIn(ContextParallelKindNames(), p.context_kind)},
+          {"cp_ulysses", p.context_ulysses},
           {"pp", p.pipeline},
           {"vpp", p.virtual_stages},
           {"dp", p.data},

@@ -31,6 +31,18 @@ class Settings {
   std::vector<MegatronSetting> all_;
 };
 
+std::string_view MegatronName(ContextParallelKind kind) {
+  switch (kind) {
+    case ContextParallelKind::kRing:
+      return "p2p";
+    case ContextParallelKind::kUlysses:
+      return "a2a";
+    case ContextParallelKind::kNested:
+      return "a2a+p2p";
+  }
+  return {};
+}
+
 // "([0]*3+[1]*58)": a bit for each layer, as a Python list.
 std::string PythonList(const std::vector<BitRun>& runs) {
   std::string list;
@@ -477,8 +489,11 @@ std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes
     }
   }
   s.Value("--context-parallel-size", p.context);
-  if (p.context > 1 || p.context_kind == ContextParallelKind::kUlysses) {
-    s.Value("--cp-comm-type", p.context_kind == ContextParallelKind::kRing ? "p2p" : "a2a");
+  if (p.context > 1 || p.context_kind != ContextParallelKind::kRing) {
+    s.Value("--cp-comm-type", MegatronName(p.context_kind));
+  }
+  if (p.context_kind == ContextParallelKind::kNested) {
+    s.Value("--hierarchical-context-parallel-sizes", p.ulysses_ranks(), p.ring_ranks());
   }
   Pipeline(job, s, notes);
   ExpertParallelism(job, s, notes);

@@ -269,7 +269,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   table.Column("recompute", Align::kLeft);
   table.Column("layers", Align::kLeft);  // of each stage, where they are not even
   table.Column("order", Align::kLeft);   // of ranks, where it is not Megatron's default
-  bool any_ulysses = false;
+  bool any_ulysses = false, any_nested = false;
   // Of 1F1B and interleaved the virtual stages say which it is.
   const bool name_schedules = std::any_of(plans.begin(), plans.end(), [](const Contender& c) {
     return !FollowsFromStages(c.estimate.plan.schedule);
@@ -277,10 +277,8 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Estimate& e = plans[i].estimate;
     const ParallelConfig& p = e.plan;
-    std::string cp = std::to_string(p.context);
-    const bool ulysses = p.context > 1 && p.context_kind == ContextParallelKind::kUlysses;
-    if (ulysses) cp += 'u';
-    any_ulysses = any_ulysses || ulysses;
+    any_ulysses = any_ulysses || (p.context > 1 && p.context_kind == ContextParallelKind::kUlysses);
+    any_nested = any_nested || p.context_kind == ContextParallelKind::kNested;
     const double behind = plans[i].step() / plans.front().step() - 1;
     const bool simulated = plans[i].simulated.has_value();
     const double speed = e.step / plans[i].step();  // of the simulation, which is ranked by
@@ -288,7 +286,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
         {std::to_string(i + 1),
          std::to_string(p.tensor),
          p.sequence_parallel ? "on" : "-",
-         cp,
+         ContextCell(p),
          std::to_string(p.pipeline),
          name_schedules ? "1" : std::to_string(p.virtual_stages),
          name_schedules ? ScheduleCell(p) : "-",
@@ -321,7 +319,10 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
     table.DropIfWide("estimate", style);
   }
   return table.Text(style) +
-         (any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n" : "");
+         (any_nested    ? "    (u: Ulysses; 16u8: a ring of 2 Ulysses groups of 8; other context "
+                          "parallelism is ring)\n"
+          : any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n"
+                        : "");
 }
 
 std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {

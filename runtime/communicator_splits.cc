@@ -10,9 +10,9 @@ namespace millwright {
 std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
   const ParallelConfig& p = workload.parallel;
   const RankGroups groups = GroupsOf(p, rank);
-  std::vector<RankGroup> of_rank{groups.tensor,     groups.context, groups.data,
-                                 groups.experts,    groups.expert,  groups.expert_tensor,
-                                 groups.expert_data};
+  std::vector<RankGroup> of_rank{groups.tensor,        groups.ulysses,    groups.ring,
+                                 groups.data,          groups.experts,    groups.expert,
+                                 groups.expert_tensor, groups.expert_data};
   // Ranks that share KV heads, as runtime/execution sums their gradients.
   for (int layer = 0; layer < workload.model.num_layers; ++layer) {
     for (const TensorPart& part : PartsOf(workload, layer, groups.place)) {

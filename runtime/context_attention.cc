@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "core/check.h"
 
@@ -30,25 +29,29 @@ ContextAttention::ContextAttention(const Workload& workload, const RankGroups& g
     return tensor;
   };
   host_positions_ = PositionsOf(groups_.place.context);
-  for (int rank = 0; rank < groups_.context.ranks; ++rank) {
-    positions_.push_back(on_device(PositionsOf(rank)));
+  own_positions_ = on_device(host_positions_);
+  const int ulysses = groups_.ulysses.ranks;
+  for (int rank = 0; rank < groups_.ring.ranks; ++rank) {
+    std::vector<std::int32_t> together;
+    for (int i = 0; i < ulysses; ++i) {
+      const std::vector<std::int32_t> of_one = PositionsOf(rank * ulysses + i);
+      together.insert(together.end(), of_one.begin(), of_one.end());
+    }
+    positions_.push_back(on_device(together));
   }
-  std::vector<std::int32_t> sequence(std::size_t(workload_.training.seq_length));
-  std::iota(sequence.begin(), sequence.end(), 0);
-  sequence_ = on_device(sequence);
 }
 
 // Whole, or a c-th; of a ring one block from the front and one from the back, so that all ranks
 // have as much to do under the causal mask.
 std::vector<std::int32_t> ContextAttention::PositionsOf(int context_rank) const {
-  const std::int64_t sequence = workload_.training.seq_length, c = groups_.context.ranks;
+  const std::int64_t sequence = workload_.training.seq_length, c = workload_.parallel.context;
   std::vector<std::int32_t> positions;
   const auto append = [&](std::int64_t block, std::int64_t blocks) {
     for (std::int64_t i = 0; i < sequence / blocks; ++i) {
       positions.push_back(std::int32_t(block * (sequence / blocks) + i));
     }
   };
-  if (ring()) {
+  if (groups_.ring.ranks > 1) {
     append(context_rank, 2 * c);
     append(2 * c - 1 - context_rank, 2 * c);
   } else {
@@ -69,8 +72,9 @@ AttentionLayout ContextAttention::LayoutOf(const Unit& unit, const Tensor& q,
 }
 
 ConstView ContextAttention::PositionsAfter(int step) const {
-  const int c = groups_.context.ranks;
-  return positions_[std::size_t((groups_.place.context + c - step) % c)];
+  const int r = groups_.ring.ranks;
+  const int own = groups_.place.context / groups_.ulysses.ranks;
+  return positions_[std::size_t((own + r - step) % r)];
 }
 
 // Sends two tensors of one shape, one after the other in `block`, to the next rank of the ring;
@@ -78,7 +82,7 @@ ConstView ContextAttention::PositionsAfter(int step) const {
 Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) {
   MILLWRIGHT_CHECK(double(block.size()) * kActivationWidth == ring_exchange.payload.value);
   Tensor arrived(backend_, block.rows, block.cols);
-  backend_.Shift(ring_exchange.name, groups_.context, block, arrived);
+  backend_.Shift(ring_exchange.name, groups_.ring, block, arrived);
   return arrived;
 }
 
@@ -89,31 +93,28 @@ Tensor ContextAttention::Attend(const Unit& unit, Saved& saved) {
   Tensor sum = Tensor::Zeros(backend_, rows, layout.heads, Element::kSum);
   Tensor maximum(backend_, rows, layout.heads, Element::kSum);
   backend_.Run(compute::Fill{.to = maximum, .value = -std::numeric_limits<double>::infinity()});
-  const auto attend = [&](ConstView k, ConstView v, ConstView queries, ConstView keys) {
+  const auto attend = [&](ConstView k, ConstView v, ConstView keys) {
     backend_.Run(compute::AttendBlock{.layout = layout,
                                       .q = saved.q,
                                       .k = k,
                                       .v = v,
-                                      .query_positions = queries,
+                                      .query_positions = PositionsAfter(0),
                                       .key_positions = keys,
                                       .output = accumulated,
                                       .maximum = maximum,
                                       .sum = sum});
   };
-  if (ring()) {
+  attend(saved.k, saved.v, PositionsAfter(0));
+  if (groups_.ring.ranks > 1) {
     const Operator& exchange = RingExchangeOf(unit);
-    attend(saved.k, saved.v, device_positions(), device_positions());
     Tensor block(backend_, 2 * key_rows, saved.k.cols());
     backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
     backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
-    for (int step = 1; step < groups_.context.ranks; ++step) {
+    for (int step = 1; step < groups_.ring.ranks; ++step) {
       block = PassOn(exchange, block);
       attend(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
-             device_positions(), PositionsAfter(step));
+             PositionsAfter(step));
     }
-  } else {
-    // Ulysses has exchanged heads for the whole sequence.
-    attend(saved.k, saved.v, sequence_, sequence_);
   }
   Tensor output(backend_, rows, saved.q.cols());
   saved.log_sum = Tensor(backend_, rows, layout.heads, Element::kSum);
@@ -136,13 +137,12 @@ void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstV
   saved.dq = Tensor::Zeros(backend_, saved.q.rows(), saved.q.cols());
   saved.dk = Tensor::Zeros(backend_, key_rows, saved.k.cols());
   saved.dv = Tensor::Zeros(backend_, key_rows, saved.v.cols());
-  const auto add = [&](ConstView k, ConstView v, ConstView queries, ConstView keys, View dk,
-                       View dv) {
+  const auto add = [&](ConstView k, ConstView v, ConstView keys, View dk, View dv) {
     backend_.Run(compute::AttentionGradient{.layout = layout,
                                             .q = saved.q,
                                             .k = k,
                                             .v = v,
-                                            .query_positions = queries,
+                                            .query_positions = PositionsAfter(0),
                                             .key_positions = keys,
                                             .log_sum = saved.log_sum,
                                             .row_sums = row_sums,
@@ -151,23 +151,19 @@ void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstV
                                             .dk = dk,
                                             .dv = dv});
   };
-  if (!ring()) {
-    add(saved.k, saved.v, sequence_, sequence_, saved.dk, saved.dv);
-    return;
-  }
+  add(saved.k, saved.v, PositionsAfter(0), saved.dk, saved.dv);
+  if (groups_.ring.ranks == 1) return;
   const Operator& exchange = RingExchangeOf(unit);
-  add(saved.k, saved.v, device_positions(), device_positions(), saved.dk, saved.dv);
   // The gradient of a block begins on the rank after its owner and goes around with it; the last
   // message brings this rank's own home.
   Tensor block(backend_, 2 * key_rows, saved.k.cols());
   backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
   backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
   Tensor gradient = Tensor::Zeros(backend_, 2 * key_rows, saved.k.cols());
-  for (int step = 1; step < groups_.context.ranks; ++step) {
+  for (int step = 1; step < groups_.ring.ranks; ++step) {
     block = PassOn(exchange, block);
-    add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows), device_positions(),
-        PositionsAfter(step), gradient.view().Rows(0, key_rows),
-        gradient.view().Rows(key_rows, key_rows));
+    add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows), PositionsAfter(step),
+        gradient.view().Rows(0, key_rows), gradient.view().Rows(key_rows, key_rows));
     gradient = PassOn(exchange, gradient);
   }
   backend_.Run(compute::Add{.from = gradient.view().Rows(0, key_rows), .to = saved.dk});
@@ -176,7 +172,7 @@ void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstV
 
 Tensor ContextAttention::Spread(ConstView heads) {
   const std::int64_t e = workload_.model.kv_channels, count = heads.cols / e;
-  const std::int64_t copies = std::max<std::int64_t>(1, groups_.context.ranks / count);
+  const std::int64_t copies = std::max<std::int64_t>(1, groups_.ulysses.ranks / count);
   Tensor spread(backend_, heads.rows, heads.cols * copies);
   for (std::int64_t head = 0; head < count * copies; ++head) {
     const std::int64_t from = head / copies * e, to = head * e;
@@ -209,19 +205,19 @@ Tensor ContextAttention::SumSpread(ConstView heads) {
   return sum;
 }
 
-// Between them a block lies as all rows of one tensor's c-th of columns, tensor after tensor.
+// Between them a block lies as all rows of one tensor's u-th of columns, tensor after tensor.
 
 std::vector<Tensor> ContextAttention::TokensToHeads(const Operator& op,
                                                     std::span<const ConstView> tensors,
                                                     double payloads) {
-  const std::int64_t c = groups_.context.ranks, sequences = workload_.parallel.micro_batch_size;
+  const std::int64_t u = groups_.ulysses.ranks, sequences = workload_.parallel.micro_batch_size;
   std::int64_t elements = 0, at = 0;
   for (const ConstView& rows : tensors) elements += rows.size();
   MILLWRIGHT_CHECK(double(elements) * kActivationWidth == payloads * op.payload.value);
   Tensor out(backend_, 1, elements), in(backend_, 1, elements);
-  for (std::int64_t to = 0; to < c; ++to) {
+  for (std::int64_t to = 0; to < u; ++to) {
     for (const ConstView& rows : tensors) {
-      const std::int64_t width = rows.cols / c, first = to * width;
+      const std::int64_t width = rows.cols / u, first = to * width;
       backend_.Run(compute::CopyBlock{.from = rows.Part(first, rows.size() - first),
                                       .to = out.view().Part(at, rows.rows * width),
                                       .rows = rows.rows,
@@ -231,16 +227,16 @@ std::vector<Tensor> ContextAttention::TokensToHeads(const Operator& op,
       at += rows.rows * width;
     }
   }
-  backend_.AllToAll(op.name, groups_.context, out, in);
+  backend_.AllToAll(op.name, groups_.ulysses, out, in);
   std::vector<Tensor> exchanged;
   for (const ConstView& rows : tensors)
-    exchanged.emplace_back(backend_, rows.rows * c, rows.cols / c);
+    exchanged.emplace_back(backend_, rows.rows * u, rows.cols / u);
   at = 0;
-  for (std::int64_t from = 0; from < c; ++from) {
+  for (std::int64_t from = 0; from < u; ++from) {
     for (Tensor& rows : exchanged) {
-      const std::int64_t tokens = rows.rows() / (c * sequences);  // of a sequence, of a rank
+      const std::int64_t tokens = rows.rows() / (u * sequences);  // of a sequence, of a rank
       for (std::int64_t s = 0; s < sequences; ++s) {
-        const View to = rows.view().Rows((s * c + from) * tokens, tokens);
+        const View to = rows.view().Rows((s * u + from) * tokens, tokens);
         backend_.Run(compute::Copy{.from = in.view().Part(at, to.size()), .to = to});
         at += to.size();
       }
@@ -251,29 +247,29 @@ std::vector<Tensor> ContextAttention::TokensToHeads(const Operator& op,
 
 std::vector<Tensor> ContextAttention::HeadsToTokens(const Operator& op,
                                                     std::span<const ConstView> tensors) {
-  const std::int64_t c = groups_.context.ranks, sequences = workload_.parallel.micro_batch_size;
+  const std::int64_t u = groups_.ulysses.ranks, sequences = workload_.parallel.micro_batch_size;
   std::int64_t elements = 0, at = 0;
   for (const ConstView& rows : tensors) elements += rows.size();
   MILLWRIGHT_CHECK(double(elements) * kActivationWidth == op.payload.value);
   Tensor out(backend_, 1, elements), in(backend_, 1, elements);
-  for (std::int64_t to = 0; to < c; ++to) {
+  for (std::int64_t to = 0; to < u; ++to) {
     for (const ConstView& rows : tensors) {
-      const std::int64_t tokens = rows.rows / (c * sequences);
+      const std::int64_t tokens = rows.rows / (u * sequences);
       for (std::int64_t s = 0; s < sequences; ++s) {
-        const ConstView from = rows.Rows((s * c + to) * tokens, tokens);
+        const ConstView from = rows.Rows((s * u + to) * tokens, tokens);
         backend_.Run(compute::Copy{.from = from, .to = out.view().Part(at, from.size())});
         at += from.size();
       }
     }
   }
-  backend_.AllToAll(op.name, groups_.context, out, in);
+  backend_.AllToAll(op.name, groups_.ulysses, out, in);
   std::vector<Tensor> exchanged;
   for (const ConstView& rows : tensors)
-    exchanged.emplace_back(backend_, rows.rows / c, rows.cols * c);
+    exchanged.emplace_back(backend_, rows.rows / u, rows.cols * u);
   at = 0;
-  for (std::int64_t from = 0; from < c; ++from) {
+  for (std::int64_t from = 0; from < u; ++from) {
     for (Tensor& rows : exchanged) {
-      const std::int64_t width = rows.cols() / c, first = from * width;
+      const std::int64_t width = rows.cols() / u, first = from * width;
       backend_.Run(compute::CopyBlock{.from = in.view().Part(at, rows.rows() * width),
                                       .to = rows.view().Part(first, rows.size() - first),
                                       .rows = rows.rows(),

@@ -415,12 +415,14 @@ class PlanCases {
     switch (group) {
       case GroupKind::kTensor:
         return plan_.tensor;
-      case GroupKind::kContext:
-        return plan_.context;
+      case GroupKind::kRing:
+        return plan_.ring_ranks();
       case GroupKind::kExpert:
         return plan_.expert;
       case GroupKind::kExpertTensor:
         return plan_.expert_tensor;
+      case GroupKind::kUlysses:
+        return plan_.ulysses_ranks();
     }
     return 1;
   }
@@ -439,14 +441,13 @@ class PlanCases {
   }
 
   void AddAttention() {
-    // Under Ulysses a rank has whole sequences of some heads, of a ring its own tokens'.
-    const bool ulysses = plan_.context > 1 && plan_.context_kind == ContextParallelKind::kUlysses;
-    const int split = ulysses ? plan_.context : 1;
+    // Under Ulysses a rank has the tokens of all who exchange, and some heads; of a ring its own.
+    const int split = plan_.ulysses_ranks();
     AttentionCase one{.sequences = plan_.micro_batch_size,
                       .head_size = model_.kv_channels,
                       .heads = int(std::max<std::int64_t>(1, heads() / split)),
                       .groups = int(std::max<std::int64_t>(1, kv_heads() / split))};
-    const std::int64_t own = workload_.training.seq_length / (ulysses ? 1 : plan_.context);
+    const std::int64_t own = workload_.training.seq_length / plan_.ring_ranks();
     for (double share : {1.0, 0.5, 2.0, 0.25, 1.5, 0.75, 0.125, 0.375}) {
       one.tokens = std::int64_t(double(own) * share);
       if (one.tokens > 0 && one.heads % one.groups == 0) AddBothWays(products_.cases, one);

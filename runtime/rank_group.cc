@@ -27,15 +27,20 @@ std::pair<std::int64_t, std::int64_t> PartOf(const RankGroup& group, int rank,
 RankGroups GroupsOf(const ParallelConfig& p, int rank) {
   const RankPlace place = PlaceOf(p, rank);
   const int block = p.expert * p.expert_tensor, stage = p.tensor * p.context * p.data;
-  const int of_block = rank % stage % block;
+  const int of_block = rank % stage % block, ulysses = p.ulysses_ranks();
   return {
       .place = place,
       .tensor = {.first = rank - place.tensor, .stride = 1, .ranks = p.tensor},
-      .context = {.first = rank - place.context * p.tensor, .stride = p.tensor, .ranks = p.context},
       .data = {.first = rank - (place.data * p.context + place.context) * p.tensor,
                .stride = p.tensor,
                .ranks = p.data * p.context},
       .everyone = {.first = 0, .stride = 1, .ranks = int(p.gpus())},
+      .ulysses = {.first = rank - place.context % ulysses * p.tensor,
+                  .stride = p.tensor,
+                  .ranks = ulysses},
+      .ring = {.first = rank - place.context / ulysses * ulysses * p.tensor,
+               .stride = p.tensor * ulysses,
+               .ranks = p.ring_ranks()},
       .expert = {.first = rank - place.expert * p.expert_tensor,
                  .stride = p.expert_tensor,
                  .ranks = p.expert},

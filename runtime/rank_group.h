@@ -29,7 +29,8 @@ std::pair<std::int64_t, std::int64_t> PartOf(const RankGroup& group, int rank,
 
 struct RankGroups {
   RankPlace place;
-  RankGroup tensor, context, data, everyone;
+  RankGroup tensor, data, everyone;
+  RankGroup ulysses, ring;  // of the context ranks
   RankGroup expert, expert_tensor, expert_data;
   RankGroup experts;  // expert and expert-tensor ranks together: one copy of every expert
 };

@@ -5,9 +5,9 @@
 //
 // Executed today: decoder layers (RMSNorm or LayerNorm, RoPE or learned positions, grouped-query
 // attention with normed heads and windows, gated or plain MLP, routed and shared experts, biases)
-// and a tied head; tensor, sequence, context (ring and Ulysses), pipeline (every schedule with a
-// backward pass), data, expert and expert tensor parallelism, ZeRO 0 to 3, selective and full
-// recomputation. Not yet: what WhyNotExecutable names.
+// and a tied head; tensor, sequence, context (ring, Ulysses and both nested), pipeline (every
+// schedule with a backward pass), data, expert and expert tensor parallelism, ZeRO 0 to 3,
+// selective and full recomputation. Not yet: what WhyNotExecutable names.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,8 @@ Stream StreamOf(GroupKind group) {
   switch (group) {
     case GroupKind::kTensor:
       return Stream::kTensor;
-    case GroupKind::kContext:
+    case GroupKind::kRing:
+    case GroupKind::kUlysses:
       return Stream::kContext;
     case GroupKind::kExpert:
     case GroupKind::kExpertTensor:

@@ -20,7 +20,8 @@ const chosen = {
 // Of a plan, ranked by: the simulation's where there is one.
 const stepOf = (plan) => plan.simulated_step_time_s || plan.step_time_s;
 const peakOf = (plan) => plan.memory.peak_bytes;
-const cpOf = ({cp, cp_kind: kind}) => cp > 1 && kind === "ulysses" ? cp + "u" : String(cp);
+const cpOf = ({cp, cp_kind: kind, cp_ulysses: inner}) =>
+  cp === 1 || kind === "ring" ? String(cp) : cp + "u" + (kind === "nested" ? inner : "");
 
 // Of each stage: "7,14x8,7".
 function runsOf(counts) {

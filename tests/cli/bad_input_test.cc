@@ -201,7 +201,7 @@ TEST_F(BadInput, Filters) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --require tp=8,zp=3 --explain foo" + std::string(kRest)),
             "millwright: --require: unknown knob \"zp\"; did you mean \"tp\"? accepted: tp, sp, "
             "cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, offload, "
-            "schedule, order\n"
+            "schedule, order, cp_ulysses\n"
             "millwright: --explain: expected knob=value, got \"foo\"\n");
 }
 

@@ -162,9 +162,9 @@ TEST(Plan, JsonKeys) {
                                    "slowest_stage", "time", "memory", "simulated_step_time_s",
                                    "simulated_peak_bytes", "simulated_fits", "estimate_error"));
   EXPECT_THAT(Keys(best["plan"]),
-              testing::ElementsAre("tp", "sp", "cp", "cp_kind", "pp", "vpp", "dp", "ep", "etp",
-                                   "micro_batch", "zero", "zero_shard", "recompute", "schedule",
-                                   "stage_layers", "order", "layers_per_stage"));
+              testing::ElementsAre("tp", "sp", "cp", "cp_kind", "cp_ulysses", "pp", "vpp", "dp",
+                                   "ep", "etp", "micro_batch", "zero", "zero_shard", "recompute",
+                                   "schedule", "stage_layers", "order", "layers_per_stage"));
   EXPECT_EQ(json["question"]["model"]["parameters"]["total"], 8'030'261'248);
   // Tokens of a step over its time and 16 GPUs.
   EXPECT_DOUBLE_EQ(best["tokens_per_s_per_gpu"].get<double>(),

@@ -134,6 +134,18 @@ TEST(Run, ExecutesExperts) {
   EXPECT_THAT(outcome.out, HasSubstr("expert dispatch"));
 }
 
+TEST(Run, ExecutesNestedContextParallelism) {
+  const Outcome outcome = RunCommand(
+      "run --model tiny-llama --cluster local-cpu --ranks 4 --cp 4 --cp-kind nested --cp-ulysses 2 "
+      "--global-batch 2 --seq 16 --steps 1 --verify --backend threads");
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("cp4 nested(2)"));
+  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
+  EXPECT_THAT(outcome.out, HasSubstr("ulysses qkv all-to-all"));
+  EXPECT_THAT(outcome.out, HasSubstr("ring kv exchange"));
+}
+
 // Process 2 is the second stage of the first pipeline, and not the first stage of the second.
 TEST(Run, RanksLieInThePlansOrder) {
   const Outcome outcome = RunCommand(

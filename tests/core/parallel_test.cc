@@ -20,7 +20,7 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
     p.tensor = from(1, 64);
     p.sequence_parallel = from(0, 1) == 1;
     p.context = from(1, 64);
-    p.context_kind = static_cast<ContextParallelKind>(from(0, 1));
+    p.context_kind = static_cast<ContextParallelKind>(from(0, 2));
     p.pipeline = from(1, 64);
     p.virtual_stages = from(1, 8);
     p.data = from(1, 1 << 20);
@@ -41,6 +41,7 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
     }
     p.schedule = TrainingScheduleNames()[std::size_t(from(0, 11))].value;
     p.order = static_cast<RankOrder>(from(0, 1));
+    p.context_ulysses = from(0, 64);
     const std::string text = WriteConfig([&](ConfigIo& io) { Fields(io, p); });
     ASSERT_EQ(Read<ParallelConfig>(text), p) << text;
   }
@@ -63,7 +64,7 @@ TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
             "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
             "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
             "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule, "
-            "stage_layers, order");
+            "stage_layers, order, context_parallel_ulysses");
 }
 
 // As nested loops count GPUs, the innermost first.
@@ -89,6 +90,21 @@ TEST(Parallel, GpusOfRanks) {
   EXPECT_EQ(ShortName(p), "tp2 cp3 pp4 vpp1 dp2 mbs1 zero1 pp-dp");
 }
 
+// Each context rank is in one all-to-all and one ring: u x r = c.
+TEST(Parallel, ContextRanksAreExchangersTimesRing) {
+  ParallelConfig p{.context = 12};
+  const auto both = [&] { return std::pair(p.ulysses_ranks(), p.ring_ranks()); };
+  EXPECT_EQ(both(), std::pair(1, 12));
+  EXPECT_EQ(ContextCell(p), "12");
+  p.context_kind = ContextParallelKind::kUlysses;
+  EXPECT_EQ(both(), std::pair(12, 1));
+  EXPECT_EQ(ContextCell(p), "12u");
+  p.context_kind = ContextParallelKind::kNested;
+  p.context_ulysses = 4;
+  EXPECT_EQ(both(), std::pair(4, 3));
+  EXPECT_EQ(ContextCell(p), "12u4");
+}
+
 TEST(Parallel, ShortNames) {
   ParallelConfig p{
       .tensor = 8, .sequence_parallel = true, .pipeline = 4, .virtual_stages = 2, .data = 4};
@@ -106,6 +122,8 @@ TEST(Parallel, ShortNames) {
        .recompute = {RecomputeGranularity::kFull, {}, 4}};
   EXPECT_EQ(ShortName(p), "tp1 cp2 ulysses pp1 vpp1 dp64 ep8 etp1 mbs2 zero3/8 full(4)");
   EXPECT_EQ(p.gpus(), 128);  // 2 x 64
+  p = {.context = 16, .context_kind = ContextParallelKind::kNested, .context_ulysses = 4};
+  EXPECT_EQ(ShortName(p), "tp1 cp16 nested(4) pp1 vpp1 dp1 mbs1 zero1");
   EXPECT_EQ(ShortName(Recompute{}), "none");
   EXPECT_EQ(ShortName(Recompute{.offload_layers = 3}), "offload(3)");
   EXPECT_EQ(ShortName(ParallelConfig{.recompute = {.offload_layers = 3}}),

@@ -134,7 +134,7 @@ TEST(LayerCost, ARingHidesUnderLongAttentionAndNotUnderShort) {
     across.domains = 8;
     across.min_ranks_per_domain = across.max_ranks_per_domain = 1;
     across.fabric_bandwidth = 50_GBps;
-    return f.layer(model, model.layer(0), shape, {.context = across}).forward.context.value;
+    return f.layer(model, model.layer(0), shape, {.ring = across}).forward.context.value;
   };
   EXPECT_GT(exposed(4096), 0);
   const double slowed = exposed(262144);

@@ -221,6 +221,77 @@ TEST(LayerOperators, RingExchangesKvAndUlyssesQkvo) {
                    2.0 * 2048 * 64 * 128);
 }
 
+// All-to-alls of 4 in a ring of 2, of a sequence of 8,192: a rank has 1,024 tokens, and after the
+// exchange 4,096 of 64 / 4 heads.
+TEST(LayerOperators, NestedExchangesHeadsInsideAndKvOutside) {
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  LayerShape shape{.context = 8,
+                   .context_kind = ContextParallelKind::kNested,
+                   .seq_length = 8192,
+                   .context_ulysses = 4};
+  auto operators = LayerOperators(model, model.layer(0), shape, {});
+  const Operator in = Find(operators, "ulysses qkv all-to-all");
+  EXPECT_EQ(in.group, GroupKind::kUlysses);
+  EXPECT_DOUBLE_EQ(in.payload.value, 2.0 * 1024 * (64 + 2 * 8) * 128);
+  const Operator out = Find(operators, "ulysses output all-to-all");
+  EXPECT_EQ(out.group, GroupKind::kUlysses);
+  EXPECT_DOUBLE_EQ(out.payload.value, 2.0 * 1024 * 64 * 128);
+  // K and V of 4,096 tokens and 8 / 4 groups: as many bytes as a step of the plain ring of 8, once
+  // instead of seven times.
+  const Operator exchange = Find(operators, "ring kv exchange");
+  EXPECT_EQ(exchange.group, GroupKind::kRing);
+  EXPECT_DOUBLE_EQ(exchange.payload.value, 2.0 * 2 * 4096 * 2 * 128);
+  EXPECT_EQ(exchange.repeats, 1);
+  EXPECT_EQ(exchange.backward_repeats, 2);
+  const Operator core = Find(operators, "attention core");
+  EXPECT_EQ(core.attention_tokens, 4096);
+  EXPECT_EQ(core.kernels, 2);
+  // One of two outputs is merged into the other: fp32 read and written, BF16 read.
+  EXPECT_DOUBLE_EQ(Find(operators, "ring output merge").bytes.value, 10.0 * 1024 * 64 * 128);
+  // On 8 tensor ranks a rank has one KV head, which 4 ranks need: kept four times, and passed on.
+  shape.tensor = 8;
+  operators = LayerOperators(model, model.layer(0), shape, {});
+  EXPECT_DOUBLE_EQ(Find(operators, "ring kv exchange").payload.value, 2.0 * 2 * 4096 * 1 * 128);
+  EXPECT_DOUBLE_EQ(Find(operators, "ulysses qkv all-to-all").payload.value,
+                   2.0 * 1024 * (8 + 2 * 4) * 128);
+}
+
+// A ring of one is Ulysses and all-to-alls of one are a ring, operator by operator.
+TEST(LayerOperators, NestedOfOneOrOfAllIsTheOther) {
+  for (const char* name : {"llama-3.1-70b", "deepseek-v2-lite", "gpt-oss-20b"}) {
+    const ModelConfig model = PresetModel(name);
+    for (const int tensor : {1, 8}) {
+      for (const ContextParallelKind kind :
+           {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+        const LayerShape plain{
+            .tensor = tensor, .context = 8, .context_kind = kind, .seq_length = 8192};
+        LayerShape nested = plain;
+        nested.context_kind = ContextParallelKind::kNested;
+        nested.context_ulysses = kind == ContextParallelKind::kRing ? 1 : 8;
+        const auto a = LayerOperators(model, model.layer(0), plain, {});
+        const auto b = LayerOperators(model, model.layer(0), nested, {});
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          SCOPED_TRACE(std::string(a[i].name));
+          EXPECT_EQ(a[i].name, b[i].name);
+          EXPECT_EQ(a[i].group, b[i].group);
+          EXPECT_EQ(a[i].payload, b[i].payload);
+          EXPECT_EQ(a[i].repeats, b[i].repeats);
+          EXPECT_EQ(a[i].backward_repeats, b[i].backward_repeats);
+          EXPECT_EQ(a[i].hidden_under, b[i].hidden_under);
+          EXPECT_EQ(a[i].bytes, b[i].bytes);
+          EXPECT_EQ(a[i].scores, b[i].scores);
+          EXPECT_EQ(a[i].attention_tokens, b[i].attention_tokens);
+          EXPECT_EQ(a[i].kernels, b[i].kernels);
+        }
+        EXPECT_EQ(SavedBytes(a), SavedBytes(b));
+        EXPECT_EQ(SavedBytes(a, Mask(RecomputeModule::kCoreAttn)),
+                  SavedBytes(b, Mask(RecomputeModule::kCoreAttn)));
+      }
+    }
+  }
+}
+
 TEST(LayerOperators, SequenceParallelMovesTheSameBytesAndRegathers) {
   // Four all-reduces of P are four all-gathers and four reduce-scatters; wgrad gathers twice more:
   // 10 units against 8 of (n-1)/n P.

@@ -110,6 +110,64 @@ TEST(Estimator, ProfilesFollowTheOrder) {
   EXPECT_EQ(estimator.Profile(p, 4, 4).domains, 4);
 }
 
+// Nodes of 8 with tp 2: 4 context ranks lie in a node, and the fifth in the next.
+TEST(Estimator, NestedContextExchangesHeadsInsideAndKvBetweenNodes) {
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  TrainingConfig training{.global_batch_size = 64, .seq_length = 131072};
+  training.cp_comm_overlap = false;
+  const Cluster cluster = ClusterOf("dgx-h100", 4);
+  const Estimator estimator(model, training, cluster);
+  LayerShape shape{.tensor = 2,
+                   .context = 16,
+                   .context_kind = ContextParallelKind::kNested,
+                   .micro_batch_size = 1,
+                   .seq_length = training.seq_length,
+                   .context_ulysses = 4};
+  const LayerPaths paths = estimator.PathsOf(shape);
+  EXPECT_EQ(paths.ulysses, estimator.Profile(2, 4));
+  EXPECT_EQ(paths.ulysses.domains, 1);
+  EXPECT_EQ(paths.ring, estimator.Profile(8, 4));
+  EXPECT_EQ(paths.ring.domains, 4);
+  EXPECT_EQ(paths.ring.max_ranks_per_domain, 1);
+  // Forward: q, k, v and the output exchanged, and 3 blocks of K and V: 8,192 tokens of 32 heads
+  // and 4 KV heads, each of 128.
+  const CollectiveCalibration& c = estimator.calibration().collective;
+  const auto time = [&](CollectiveKind kind, double bytes, const PathProfile& path) {
+    return CostOfCollective(kind, Bytes(bytes), path, c).time.value;
+  };
+  const double head = 2.0 * 8192 * 128;
+  const double expected = time(CollectiveKind::kAllToAll, (32 + 2 * 4) * head, paths.ulysses) +
+                          time(CollectiveKind::kAllToAll, 32 * head, paths.ulysses) +
+                          3 * time(CollectiveKind::kSendRecv, 2 * 4 * head, paths.ring);
+  EXPECT_NEAR(estimator.CostShape(shape).kinds[0].forward.context.value / expected, 1, 1e-12);
+  // Each once more; the output beside its gradient, and the gradients of K and V beside them.
+  const double backward = time(CollectiveKind::kAllToAll, (32 + 2 * 4) * head, paths.ulysses) +
+                          2 * time(CollectiveKind::kAllToAll, 32 * head, paths.ulysses) +
+                          6 * time(CollectiveKind::kSendRecv, 2 * 4 * head, paths.ring);
+  EXPECT_NEAR(estimator.CostShape(shape).kinds[0].backward.context.value / backward, 1, 1e-12);
+}
+
+// The whole of it, hidden communication and launches included, to the last bit.
+TEST(Estimator, NestedOfOneOrOfAllIsARingOrUlysses) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 32768};
+  const Cluster cluster = ClusterOf("dgx-h100", 4);
+  const Estimator estimator(model, training, cluster);
+  for (const ContextParallelKind kind :
+       {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+    const LayerShape plain{
+        .context = 16, .context_kind = kind, .micro_batch_size = 1, .seq_length = 32768};
+    LayerShape nested = plain;
+    nested.context_kind = ContextParallelKind::kNested;
+    nested.context_ulysses = kind == ContextParallelKind::kRing ? 1 : 16;
+    const LayerCost a = estimator.CostShape(plain).kinds[0];
+    const LayerCost b = estimator.CostShape(nested).kinds[0];
+    EXPECT_EQ(a.forward.total(), b.forward.total());
+    EXPECT_EQ(a.backward.total(), b.backward.total());
+    EXPECT_EQ(a.Saved(0), b.Saved(0));
+  }
+}
+
 // The two doors give one answer, over plans drawn at random.
 TEST(Estimator, QuickAndItemisedAgree) {
   std::mt19937 random(7);
@@ -129,8 +187,12 @@ TEST(Estimator, QuickAndItemisedAgree) {
       ParallelConfig p;
       p.tensor = pick({1, 2, 4});
       p.sequence_parallel = p.tensor > 1 && pick({0, 1});
-      p.context = pick({1, 2});
-      p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
+      p.context = pick({1, 2, 4});
+      p.context_kind = static_cast<ContextParallelKind>(pick({0, 1}));
+      if (p.context == 4 && pick({0, 1})) {
+        p.context_kind = ContextParallelKind::kNested;
+        p.context_ulysses = 2;
+      }
       p.pipeline = pick({1, 2, 4});
       p.virtual_stages = pick({1, 1, 2, 3});
       p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;

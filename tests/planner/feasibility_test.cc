@@ -108,6 +108,54 @@ TEST(CheckPlan, UlyssesNeedsHeadsAndARingDoesNot) {
   EXPECT_EQ(q.Ask(p), "");
 }
 
+// 64 heads and 8 KV heads.
+TEST(CheckPlan, NestedContextNeedsHeadsForTheInnerPart) {
+  Question q;
+  q.training.seq_length = 131072;
+  ParallelConfig p = Plan(8, 1, 1);
+  p.context = 16;
+  p.context_kind = ContextParallelKind::kNested;
+  p.context_ulysses = 8;
+  EXPECT_EQ(q.Ask(p), "");  // 8 heads of a rank, one for each; its KV head for all
+  p.context_ulysses = 3;
+  EXPECT_EQ(q.Ask(p), "cp 16 cannot be nested with cp_ulysses 3: accepted 2, 4, 8");
+  for (const int all : {0, 1, 16, 32}) {
+    p.context_ulysses = all;
+    EXPECT_EQ(q.Ask(p), "cp 16 cannot be nested with cp_ulysses " + std::to_string(all) +
+                            ": accepted 2, 4, 8");
+  }
+  p.context = 2;
+  p.data = 8;
+  p.context_ulysses = 2;
+  EXPECT_EQ(q.Ask(p), "cp 2 cannot be nested with cp_ulysses 2: accepted none");
+  p.context_kind = ContextParallelKind::kRing;
+  EXPECT_EQ(q.Ask(p), "cp_ulysses 2 goes with nested context parallelism alone");
+  p = Plan(16, 1, 1);
+  p.context = 8;
+  p.context_kind = ContextParallelKind::kNested;
+  p.context_ulysses = 4;
+  EXPECT_EQ(q.Ask(p), "");  // 4 heads of a rank
+  p.tensor = 32;
+  p.context = 4;
+  p.context_ulysses = 2;
+  EXPECT_EQ(q.Ask(p), "");
+  q.training.seq_length = 131072 + 64;  // 8 blocks, but 32,784 tokens of a rank are not 32 parts
+  EXPECT_EQ(q.Ask(p),
+            "sequence of 131136 tokens is not divisible by 256 (cp 4, two blocks a "
+            "rank, tp 32)");
+  q.training.seq_length = 131072;
+  p.context = 8;
+  p.tensor = 16;
+  p.context_ulysses = 2;
+  q.model.num_attention_heads = q.model.num_query_groups = 16;
+  EXPECT_EQ(q.Ask(p), "16 attention heads are not divisible by tp 16 x cp_ulysses 2 (nested)");
+  q.model.num_attention_heads = 192;
+  q.model.num_query_groups = 48;  // 12 and 3 of a rank
+  EXPECT_EQ(q.Ask(p),
+            "3 KV heads of a rank cannot be split over or replicated on cp_ulysses 2 "
+            "(nested)");
+}
+
 TEST(CheckPlan, ContextBlocksMustBeEven) {
   Question q;
   q.training.seq_length = 8200;

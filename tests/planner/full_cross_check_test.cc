@@ -39,8 +39,12 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         ParallelConfig p;
         p.tensor = pick({1, 2, 4, 8});
         p.sequence_parallel = p.tensor > 1 && pick({0, 1});
-        p.context = pick({1, 1, 2});
-        p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
+        p.context = pick({1, 1, 2, 4});
+        p.context_kind = static_cast<ContextParallelKind>(pick({0, 1}));
+        if (p.context == 4 && pick({0, 1})) {
+          p.context_kind = ContextParallelKind::kNested;
+          p.context_ulysses = 2;
+        }
         p.pipeline = pick({1, 2, 3, 4});
         if (gpus % (p.tensor * p.context * p.pipeline) != 0) continue;
         p.data = gpus / (p.tensor * p.context * p.pipeline);

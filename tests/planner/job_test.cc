@@ -80,7 +80,7 @@ TEST(Job, FiltersAreCheckedWithTheFile) {
             "job.json: at /search/require: at tp: expected an integer >= 1, got \"0\"\n"
             "job.json: at /search/require: unknown knob \"zerp\"; did you mean \"zero\"? accepted: "
             "tp, sp, cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, "
-            "offload, schedule, order\n"
+            "offload, schedule, order, cp_ulysses\n"
             "job.json: at /search/forbid: expected knob=value, got \"pp\"");
 }
 

@@ -229,5 +229,33 @@ TEST(MegatronArgs, PatternsOfLayers) {
             "([0]*3+[1]*58), got \"([0]*3+\"");
 }
 
+TEST(MegatronArgs, HierarchicalContextParallelism) {
+  const std::string cp = "--context-parallel-size 8 --cp-comm-type ";
+  const auto read = [&](const std::string& more) { return Read(cp + more).job.parallel; };
+  ParallelConfig p = read("a2a+p2p --hierarchical-context-parallel-sizes 2 4");
+  EXPECT_EQ(p.context_kind, ContextParallelKind::kNested);
+  EXPECT_EQ(p.ulysses_ranks(), 2);
+  EXPECT_EQ(p.ring_ranks(), 4);
+  // Of one alone the other is left.
+  p = read("a2a+p2p --hierarchical-context-parallel-sizes 1 8");
+  EXPECT_EQ(p.context_kind, ContextParallelKind::kRing);
+  p = read("a2a+p2p --hierarchical-context-parallel-sizes 8 1");
+  EXPECT_EQ(p.context_kind, ContextParallelKind::kUlysses);
+  EXPECT_EQ(p.context_ulysses, 0);
+  EXPECT_THAT(Read(cp + "a2a+p2p --hierarchical-context-parallel-sizes 2 4").warnings, IsEmpty());
+  EXPECT_THAT(Read(cp + "p2p --hierarchical-context-parallel-sizes 2 4").warnings,
+              ElementsAre("line 1: --hierarchical-context-parallel-sizes: has no effect without "
+                          "--cp-comm-type a2a+p2p"));
+  EXPECT_EQ(MistakesOf(Args(cp + "a2a+p2p")),
+            "args.txt: line 1: --cp-comm-type: a2a+p2p needs "
+            "--hierarchical-context-parallel-sizes");
+  for (const char* sizes : {"2 2", "8", "2 2 2", "2 x", "-2 -4", "4294967296 4294967296"}) {
+    EXPECT_EQ(MistakesOf(Args(cp + "a2a+p2p --hierarchical-context-parallel-sizes " + sizes)),
+              "args.txt: line 1: --hierarchical-context-parallel-sizes: expected two sizes whose "
+              "product is --context-parallel-size 8, got \"" +
+                  std::string(sizes) + "\"");
+  }
+}
+
 }  // namespace
 }  // namespace millwright

@@ -29,6 +29,7 @@ TEST(Obstacle, KnobsWithoutAValue) {
   EXPECT_EQ(Of("tp=81"), "tp 81 is more than the 8 GPUs");
   EXPECT_EQ(Of("tp=3"), "tp 3 does not divide the 8 GPUs");
   EXPECT_EQ(Of("tp=3|81"), "tp 3|81 does not divide the 8 GPUs");
+  EXPECT_EQ(Of("cp_ulysses=3"), "cp_ulysses 3 does not divide the 8 GPUs");
   EXPECT_EQ(Of("vpp=40"), "vpp 40 is more than the 32 layers");
   EXPECT_EQ(Of("micro_batch=3"), "micro_batch 3 does not divide the global batch of 64");
   EXPECT_EQ(Of("", "tp=1|2|4|8"), "--forbid tp=1|2|4|8 leaves no tp that divides the 8 GPUs");
@@ -51,6 +52,10 @@ TEST(Obstacle, ThePlainestPlanAsAWhole) {
   EXPECT_EQ(Of("sp=on,tp=1"), "sequence parallelism shards over tensor ranks, and tp is 1");
   EXPECT_EQ(Of("recompute=selective(moe)"), "llama-3.1-8b has no experts for moe");
   EXPECT_EQ(Of("zero_shard=3"), "zero_shard 3 does not divide the 8 data-parallel ranks (dp x cp)");
+  EXPECT_EQ(Of("cp_ulysses=2,cp=2"), "cp 2 cannot be nested with cp_ulysses 2: accepted none");
+  EXPECT_EQ(Of("cp_ulysses=2,cp_kind=ring"),
+            "cp_ulysses 2 goes with nested context parallelism "
+            "alone");
   EXPECT_EQ(Of("tp=8,pp=2"), "tp 8 x cp 1 x pp 2 x dp 1 is 16 GPUs, not 8");
   Job many = Question();
   many.training.global_batch_size = 4;
@@ -62,8 +67,9 @@ TEST(Obstacle, ThePlainestPlanAsAWhole) {
 
 TEST(Obstacle, NoneWhereThePlainestCanRun) {
   const Job job = Question();
-  for (const char* require : {"", "schedule=interleaved", "sp=on", "cp_kind=ulysses", "vpp=4",
-                              "tp=4,pp=2", "recompute=full(3)", "zero_shard=4"}) {
+  for (const char* require :
+       {"", "schedule=interleaved", "sp=on", "cp_kind=ulysses", "cp_kind=nested", "cp_ulysses=4",
+        "cp_ulysses=2,cp=8", "vpp=4", "tp=4,pp=2", "recompute=full(3)", "zero_shard=4"}) {
     PlanFilter filter;
     if (*require != '\0') filter.Require(require);
     EXPECT_EQ(Obstacle(job, filter), "") << require;

@@ -60,7 +60,8 @@ TEST(PlanFilter, EveryMistakeInOnePass) {
       Mistake("tp=x,zerp=1,pp,zero=4,recompute=selective(mlq),sp=maybe"),
       "--require: at tp: expected an integer >= 1, got \"x\"\n"
       "--require: unknown knob \"zerp\"; did you mean \"zero\"? accepted: tp, sp, cp, cp_kind, "
-      "pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, offload, schedule, order\n"
+      "pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, offload, schedule, order, "
+      "cp_ulysses\n"
       "--require: expected knob=value, got \"pp\"\n"
       "--require: at zero: expected 0, 1, 2 or 3, got \"4\"\n"
       "--require: at recompute: expected none, selective, full, full(all), full(N) or "

@@ -43,6 +43,9 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
     }
   };
   const std::vector<int> degrees = DivisorsOf(gpus);
+  std::vector<std::pair<ContextParallelKind, int>> kinds_of_context = {
+      {ContextParallelKind::kRing, 0}, {ContextParallelKind::kUlysses, 0}};
+  for (int inner : degrees) kinds_of_context.emplace_back(ContextParallelKind::kNested, inner);
   for (int t : degrees)
     for (int c : degrees)
       for (int pp : degrees) {
@@ -52,10 +55,11 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
         p.pipeline = pp;
         p.data = gpus / (t * c * pp);
         for (bool sp : {false, true})
-          for (auto kind : {ContextParallelKind::kRing, ContextParallelKind::kUlysses}) {
+          for (const auto& [kind, inner] : kinds_of_context) {
             if (c == 1 && kind == ContextParallelKind::kUlysses) continue;
             p.sequence_parallel = sp;
             p.context_kind = kind;
+            p.context_ulysses = inner;
             for (int e : model.has_moe() ? degrees : std::vector<int>{1})
               for (int x : model.has_moe() ? degrees : std::vector<int>{1})
                 for (const auto& schedule : TrainingScheduleNames())

@@ -170,6 +170,29 @@ TEST(ExportBridge, HasBridgesNames) {
   }
 }
 
+TEST(Export, NestedContextParallelism) {
+  ParallelConfig plan{.context = 16, .context_kind = ContextParallelKind::kNested};
+  plan.context_ulysses = 8;
+  const Job job = MakeJob("llama-3.1-8b", 2, plan);
+  const Exported megatron = ExportOnly(job, ExportFormat::kMegatron);
+  EXPECT_THAT(megatron.unexpressed, testing::IsEmpty());
+  EXPECT_THAT(FileOf(megatron, "megatron_args.sh"),
+              HasSubstr("\n  --context-parallel-size 16\n  --cp-comm-type 'a2a+p2p'\n"
+                        "  --hierarchical-context-parallel-sizes 8 2\n"));
+  const std::string yaml = FileOf(ExportOnly(job, ExportFormat::kBridge), "megatron_bridge.yaml");
+  EXPECT_THAT(yaml, HasSubstr("\n  cp_comm_type: \"a2a+p2p\"\n"));
+  EXPECT_THAT(yaml, HasSubstr("\n  hierarchical_context_parallel_sizes: [8, 2]\n"));
+  for (const auto& [format, why] :
+       {std::pair(ExportFormat::kTorchtitan, "keys and values rotate, heads are not exchanged"),
+        std::pair(ExportFormat::kFsdp, "keys and values go around, heads are not exchanged")}) {
+    const Exported exported = ExportOnly(job, format);
+    EXPECT_TRUE(std::any_of(exported.unexpressed.begin(), exported.unexpressed.end(),
+                            [&](const Unexpressed& u) {
+                              return u.field == "parallel.context_parallel_kind" && u.why == why;
+                            }));
+  }
+}
+
 TEST(ExportSlurm, RacksAreHostsOfTrays) {
   // Two racks of 72 GPUs are 2 x 18 compute trays of 4.
   Job job = MakeJob("llama-3.1-8b", 1, {.tensor = 8, .sequence_parallel = true, .data = 18});
@@ -324,8 +347,12 @@ class RandomJobs {
     ParallelConfig& p = job.parallel;
     p.tensor = OneOf({1, 2, 4, 8});
     p.sequence_parallel = p.tensor > 1 && (job.model.has_moe() || Coin());
-    p.context = OneOf({1, 1, 2});
+    p.context = OneOf({1, 1, 2, 4});
     p.context_kind = Coin() ? ContextParallelKind::kRing : ContextParallelKind::kUlysses;
+    if (p.context == 4 && Coin()) {
+      p.context_kind = ContextParallelKind::kNested;
+      p.context_ulysses = 2;
+    }
     p.pipeline = OneOf({1, 2, 4});
     p.virtual_stages = p.pipeline > 1 ? OneOf({1, 1, 2, 3, 5}) : 1;
     p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved

@@ -109,6 +109,19 @@ TEST(PlanText, TableLeavesOutWhatAllShare) {
             "    (u: Ulysses; other context parallelism is ring)\n");
 }
 
+TEST(PlanText, TableHasNestedContext) {
+  Estimate nested = Example();
+  nested.plan.context = 16;
+  nested.plan.context_kind = ContextParallelKind::kNested;
+  nested.plan.context_ulysses = 4;
+  const std::string table = PlanTable({{.estimate = Example()}, {.estimate = nested}}, {});
+  EXPECT_NE(table.find("\n2  4 on 16u4  2 16 "), std::string::npos) << table;
+  EXPECT_NE(table.find("\n    (u: Ulysses; 16u8: a ring of 2 Ulysses groups of 8; other context "
+                       "parallelism is ring)\n"),
+            std::string::npos)
+      << table;
+}
+
 TEST(PlanText, TableMarksLayersThatAreNotEven) {
   Estimate second = Example();
   second.plan.stage_layers = {3, 5};

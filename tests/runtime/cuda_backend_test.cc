@@ -70,6 +70,15 @@ TEST(CudaBackend, ContextParallel) {
   }
 }
 
+TEST(CudaBackend, NestedContextParallel) {
+  ExpectAgreement(
+      TinyWorkload(WithLayers(TinyModel(), 2), {.tensor = 2,
+                                                .sequence_parallel = true,
+                                                .context = 4,
+                                                .context_kind = ContextParallelKind::kNested,
+                                                .context_ulysses = 2}));
+}
+
 // 3 data ranks cut the buckets unevenly, 2 evenly.
 TEST(CudaBackend, EveryZeroStage) {
   for (int zero : {0, 1, 2, 3}) {

@@ -63,6 +63,43 @@ TEST(Execution, ContextParallel) {
   }
 }
 
+// Two KV heads: all-to-alls of 2 divide them, of 4 repeat them, and on two tensor ranks both do.
+TEST(Execution, NestedContextParallel) {
+  for (const auto& [context, inner] : {std::pair(4, 2), std::pair(8, 2), std::pair(8, 4)}) {
+    ExpectAgreement(
+        TinyWorkload(WithLayers(TinyModel(), 2), {.context = context,
+                                                  .context_kind = ContextParallelKind::kNested,
+                                                  .context_ulysses = inner}));
+  }
+  for (const bool sequence_parallel : {false, true}) {
+    for (const int micro_batch : {1, 2}) {
+      ExpectAgreement(TinyWorkload(WithBiases(WithLayers(TinyModel(), 2)),
+                                   {.tensor = 2,
+                                    .sequence_parallel = sequence_parallel,
+                                    .context = 4,
+                                    .context_kind = ContextParallelKind::kNested,
+                                    .micro_batch_size = micro_batch,
+                                    .context_ulysses = 2}));
+    }
+  }
+  ExpectAgreement(
+      TinyWorkload(WithBiases(TinyModel()), {.tensor = 2,
+                                             .sequence_parallel = true,
+                                             .context = 4,
+                                             .context_kind = ContextParallelKind::kNested,
+                                             .pipeline = 2,
+                                             .data = 2,
+                                             .zero = 3,
+                                             .schedule = ScheduleKind::kZbH1,
+                                             .context_ulysses = 2}));
+  Recompute attention{.granularity = RecomputeGranularity::kSelective,
+                      .modules = {RecomputeModule::kCoreAttn}};
+  ExpectAgreement(TinyWorkload(TinyModel(), {.context = 4,
+                                             .context_kind = ContextParallelKind::kNested,
+                                             .recompute = attention,
+                                             .context_ulysses = 2}));
+}
+
 // Two ZeRO stages for each schedule, in turn, so that each stage meets half of the schedules.
 TEST(Execution, EveryScheduleAndZeroStage) {
   int index = 0;

@@ -241,6 +241,35 @@ TEST(Kept, OfEveryCut) {
           model, {.tensor = 2, .sequence_parallel = true, .context = 2, .context_kind = kind});
       ExpectKept(model, {.context = 4, .context_kind = kind});
     }
+    if (model.layers.front().kind.sliding_window > 0) continue;
+    // All-to-alls that divide two KV heads, that repeat them, and that repeat the one of a tensor
+    // rank.
+    constexpr ContextParallelKind kNested = ContextParallelKind::kNested;
+    ExpectKeptByBoth(model, {.context = 4, .context_kind = kNested, .context_ulysses = 2});
+    ExpectKept(model, {.context = 8, .context_kind = kNested, .context_ulysses = 4});
+    ExpectKeptByBoth(model, {.tensor = 2,
+                             .sequence_parallel = true,
+                             .context = 4,
+                             .context_kind = kNested,
+                             .context_ulysses = 2});
+  }
+}
+
+TEST(Kept, OfNestedContextWithAttentionRecomputed) {
+  for (const ModelConfig& model : {TinyModel(), TinyGpt()}) {
+    for (const RecomputeGranularity granularity :
+         {RecomputeGranularity::kSelective, RecomputeGranularity::kFull}) {
+      ParallelConfig parallel{.tensor = 2,
+                              .sequence_parallel = true,
+                              .context = 4,
+                              .context_kind = ContextParallelKind::kNested,
+                              .context_ulysses = 2};
+      parallel.recompute.granularity = granularity;
+      if (granularity == RecomputeGranularity::kSelective) {
+        parallel.recompute.modules = {RecomputeModule::kCoreAttn};
+      }
+      ExpectKeptByBoth(model, parallel);
+    }
   }
 }
 

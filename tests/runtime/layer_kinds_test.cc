@@ -85,6 +85,12 @@ TEST(LayerKinds, NormsOnQueriesAndKeys) {
                                                            .pipeline = 2,
                                                            .schedule = ScheduleKind::kZbH1}));
     }
+    ExpectAgreement(
+        TinyWorkload(WithNormedHeads(norm), {.tensor = 2,
+                                             .sequence_parallel = true,
+                                             .context = 4,
+                                             .context_kind = ContextParallelKind::kNested,
+                                             .context_ulysses = 2}));
   }
 }
 
@@ -96,6 +102,9 @@ TEST(LayerKinds, SlidingWindows) {
       ExpectAgreement(TinyWorkload(WithWindows(), {.context = context, .context_kind = kind}));
     }
   }
+  ExpectAgreement(TinyWorkload(
+      WithWindows(),
+      {.context = 4, .context_kind = ContextParallelKind::kNested, .context_ulysses = 2}));
 }
 
 TEST(LayerKinds, Recomputation) {

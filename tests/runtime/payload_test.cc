@@ -150,9 +150,9 @@ Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& 
     if (kNotCharged.count(call.name) > 0) continue;
     const double bytes = Width(call.name) * double(call.elements);
     if (call.name == "ring kv exchange") {
-      // c - 1 exchanges are charged as an all-gather, whose payload is that of c ranks.
-      const int c = parallel.context;
-      sum[Key(call.name, CollectiveKind::kAllGather, parallel.tensor, c)] += bytes * c / (c - 1);
+      // r - 1 exchanges are charged as an all-gather, whose payload is that of r ranks.
+      const int r = parallel.ring_ranks(), stride = parallel.tensor * parallel.ulysses_ranks();
+      sum[Key(call.name, CollectiveKind::kAllGather, stride, r)] += bytes * r / (r - 1);
     } else {
       sum[Key(call.name, call.kind, call.stride, call.ranks)] += bytes;
     }
@@ -259,6 +259,21 @@ TEST(Payload, OfContextParallelism) {
           TinyModel(),
           {.tensor = 2, .sequence_parallel = true, .context = context, .context_kind = kind});
     }
+  }
+}
+
+TEST(Payload, OfNestedContextParallelism) {
+  for (const auto& [context, inner] : {std::pair(4, 2), std::pair(8, 2), std::pair(8, 4)}) {
+    const ParallelConfig parallel{
+        .context = context, .context_kind = ContextParallelKind::kNested, .context_ulysses = inner};
+    ExpectSamePayloads(TinyModel(), parallel);
+  }
+  for (const bool sequence_parallel : {false, true}) {
+    ExpectSamePayloads(TinyModel(), {.tensor = 2,
+                                     .sequence_parallel = sequence_parallel,
+                                     .context = 4,
+                                     .context_kind = ContextParallelKind::kNested,
+                                     .context_ulysses = 2});
   }
 }
 

@@ -72,6 +72,9 @@ TEST(ExecutedStep, OperatorsAddUpToTheStreams) {
   ExpectSums(TinyWorkload(TinyModel(), {.context = 2}));
   ExpectSums(
       TinyWorkload(TinyModel(), {.context = 2, .context_kind = ContextParallelKind::kUlysses}));
+  ExpectSums(TinyWorkload(
+      TinyModel(),
+      {.context = 4, .context_kind = ContextParallelKind::kNested, .context_ulysses = 2}));
   for (int zero : {0, 1, 2, 3}) ExpectSums(TinyWorkload(TinyModel(), {.data = 2, .zero = zero}));
   for (ScheduleKind kind : {ScheduleKind::k1F1B, ScheduleKind::kZbH1}) {
     ExpectSums(TinyWorkload(
