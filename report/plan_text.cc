@@ -319,8 +319,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
     table.DropIfWide("estimate", style);
   }
   return table.Text(style) +
-         (any_nested    ? "    (u: Ulysses; 16u8: a ring of 2 Ulysses groups of 8; other context "
-                          "parallelism is ring)\n"
+         (any_nested    ? "    (u: Ulysses; 16u8: a ring of Ulysses groups of 8; else a ring)\n"
           : any_ulysses ? "    (u: Ulysses; other context parallelism is ring)\n"
                         : "");
 }

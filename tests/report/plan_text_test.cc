@@ -116,8 +116,7 @@ TEST(PlanText, TableHasNestedContext) {
   nested.plan.context_ulysses = 4;
   const std::string table = PlanTable({{.estimate = Example()}, {.estimate = nested}}, {});
   EXPECT_NE(table.find("\n2  4 on 16u4  2 16 "), std::string::npos) << table;
-  EXPECT_NE(table.find("\n    (u: Ulysses; 16u8: a ring of 2 Ulysses groups of 8; other context "
-                       "parallelism is ring)\n"),
+  EXPECT_NE(table.find("\n    (u: Ulysses; 16u8: a ring of Ulysses groups of 8; else a ring)\n"),
             std::string::npos)
       << table;
 }
