@@ -21,7 +21,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
   const auto pick = [&](std::initializer_list<int> values) {
     return *(values.begin() + random() % values.size());
   };
-  int compared = 0, placed_otherwise = 0, contended = 0, calm = 0;
+  int compared = 0, placed_otherwise = 0, nested = 0, contended = 0, calm = 0;
   for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl"}) {
     const ModelConfig model = PresetModel(name);
     const std::vector<Recompute> choices = RecomputeChoices(model);
@@ -39,12 +39,8 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         ParallelConfig p;
         p.tensor = pick({1, 2, 4, 8});
         p.sequence_parallel = p.tensor > 1 && pick({0, 1});
-        p.context = pick({1, 1, 2, 4});
-        p.context_kind = static_cast<ContextParallelKind>(pick({0, 1}));
-        if (p.context == 4 && pick({0, 1})) {
-          p.context_kind = ContextParallelKind::kNested;
-          p.context_ulysses = 2;
-        }
+        p.context = pick({1, 1, 2});
+        p.context_kind = pick({0, 1}) ? ContextParallelKind::kUlysses : ContextParallelKind::kRing;
         p.pipeline = pick({1, 2, 3, 4});
         if (gpus % (p.tensor * p.context * p.pipeline) != 0) continue;
         p.data = gpus / (p.tensor * p.context * p.pipeline);
@@ -52,6 +48,12 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         p.zero = pick({0, 1, 1, 2, 3});
         p.order = pick({0, 0, 1}) ? RankOrder::kPipelineInside : RankOrder::kDataInside;
         p.recompute = choices[random() % choices.size()];
+        if (p.context == 2 && p.data % 2 == 0 && trial % 2 == 0) {
+          p.context = 4;
+          p.context_kind = ContextParallelKind::kNested;
+          p.context_ulysses = 2;
+          p.data /= 2;
+        }
         training.global_batch_size = std::int64_t{8} * p.data;
         if (CheckPlan(model, training, cluster.gpu(), gpus, p)) continue;
         const Estimator estimator(model, training, cluster);
@@ -71,6 +73,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
         std::vector<int> gpu_of_rank;
         for (int rank = 0; rank < gpus; ++rank) gpu_of_rank.push_back(int(GpuOf(p, rank)));
         placed_otherwise += p.placed_otherwise();
+        nested += p.context_kind == ContextParallelKind::kNested;
 
         // Every collective at its price: each task of each rank as in the folded step.
         const FullSimulation priced(
@@ -118,6 +121,7 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
   }
   EXPECT_GT(compared, 250);
   EXPECT_GT(placed_otherwise, 30);
+  EXPECT_GT(nested, 10);
   EXPECT_GT(contended, 30);
   EXPECT_GT(calm, 30);
 }
