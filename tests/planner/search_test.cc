@@ -57,6 +57,7 @@ void ForEachPlan(const Estimator& estimator, const std::vector<Recompute>& recom
         for (bool sp : {false, true})
           for (const auto& [kind, inner] : kinds_of_context) {
             if (c == 1 && kind == ContextParallelKind::kUlysses) continue;
+            if (inner > 0 && (inner == 1 || inner >= c)) continue;  // plain, or more than there are
             p.sequence_parallel = sp;
             p.context_kind = kind;
             p.context_ulysses = inner;
