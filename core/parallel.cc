@@ -152,21 +152,19 @@ std::string ContextSuffix(const ParallelConfig& p) {
     case ContextParallelKind::kNested:
       return fmt::format(" nested({})", p.context_ulysses);
   }
-  return "";
+  return {};
 }
 
 std::string ContextCell(const ParallelConfig& p) {
-  const std::string cell = std::to_string(p.context);
-  if (p.context == 1) return cell;
-  switch (p.context_kind) {
+  switch (p.context > 1 ? p.context_kind : ContextParallelKind::kRing) {
     case ContextParallelKind::kRing:
-      return cell;
+      return std::to_string(p.context);
     case ContextParallelKind::kUlysses:
-      return cell + 'u';
+      return fmt::format("{}u", p.context);
     case ContextParallelKind::kNested:
       return fmt::format("{}u{}", p.context, p.context_ulysses);
   }
-  return cell;
+  return {};
 }
 
 std::string ShortName(const ParallelConfig& p) {

@@ -168,6 +168,36 @@ TEST(Estimator, NestedOfOneOrOfAllIsARingOrUlysses) {
   }
 }
 
+// What the search rules out all kinds of context parallelism by is the same of each, and a part of
+// what each takes.
+TEST(Estimator, KindsOfContextParallelismShareTheRest) {
+  const Cluster cluster = ClusterOf("dgx-h100", 4);
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 8192};
+  for (const char* name : {"llama-3.1-8b", "deepseek-v2-lite", "gpt-oss-20b", "qwen3-30b-a3b"}) {
+    const ModelConfig model = PresetModel(name);
+    const Estimator estimator(model, training, cluster);
+    for (const int tensor : {1, 2}) {
+      LayerShape shape{.tensor = tensor,
+                       .sequence_parallel = tensor > 1,
+                       .context = 8,
+                       .expert = model.has_moe() ? 4 : 1,
+                       .micro_batch_size = 2,
+                       .seq_length = training.seq_length};
+      const ShapeCosts ring = estimator.CostShape(shape);
+      for (const int ulysses : {1, 2, 4, 8}) {
+        shape.context_kind = ContextParallelKind::kNested;
+        shape.context_ulysses = ulysses;
+        const ShapeCosts nested = estimator.CostShape(shape);
+        EXPECT_EQ(nested.shared_work, ring.shared_work);
+        EXPECT_EQ(nested.shared_overlapped, ring.shared_overlapped);
+        EXPECT_EQ(nested.least_layer, ring.least_layer);
+        EXPECT_LT(nested.shared_work, nested.work);
+        EXPECT_LE(nested.shared_overlapped, nested.overlapped_work);
+      }
+    }
+  }
+}
+
 // The two doors give one answer, over plans drawn at random.
 TEST(Estimator, QuickAndItemisedAgree) {
   std::mt19937 random(7);
