@@ -206,18 +206,20 @@ Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
                   ring ? ", two blocks a rank" : "",
                   plan.sequence_parallel ? fmt::format(", tp {}", tensor) : "");
   }
-  const std::string of = nested ? fmt::format("cp_ulysses {} (nested)", ulysses)
-                                : fmt::format("cp {} (Ulysses)", ulysses);
+  const auto of = [&] {
+    return nested ? fmt::format("cp_ulysses {} (nested)", ulysses)
+                  : fmt::format("cp {} (Ulysses)", ulysses);
+  };
   if (ulysses > 1 && model.num_attention_heads % (std::int64_t{1} * tensor * ulysses) != 0) {
     return Reject(RejectionReason::kUlyssesHeads,
                   "{} attention heads are not divisible by tp {} x {}", model.num_attention_heads,
-                  tensor, of);
+                  tensor, of());
   }
   const int groups = model.latent ? model.num_attention_heads / tensor
                                   : std::max(1, model.num_query_groups / tensor);
   if (ulysses > 1 && groups % ulysses != 0 && ulysses % groups != 0) {
     return Reject(RejectionReason::kUlyssesHeads,
-                  "{} KV heads of a rank cannot be split over or replicated on {}", groups, of);
+                  "{} KV heads of a rank cannot be split over or replicated on {}", groups, of());
   }
   return {};
 }
