@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/mistakes.h"
 #include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/plan_filter.h"
@@ -23,6 +24,22 @@ std::optional<Recompute> ParsePlanRecompute(std::string_view text) {
   std::optional<Recompute> recompute = ParseRecompute(text, any);
   if (!recompute || text == "full(all)" || recompute->full_layers > kMostLayers) return {};
   if (any && recompute->granularity == RecomputeGranularity::kSelective) return {};
+  return recompute;
+}
+
+// Of one rank, as tables write it: the same, offload(N), or offload(N) behind the others.
+std::optional<Recompute> ParseOfRank(std::string_view text) {
+  constexpr std::string_view kOffload = "offload(";
+  const std::size_t at = text.find(kOffload);
+  if (at == std::string_view::npos) return ParsePlanRecompute(text);
+  if (!text.ends_with(')') || (at > 0 && text[at - 1] != ' ')) return {};
+  const auto layers =
+      ParseInteger(text.substr(at + kOffload.size(), text.size() - at - kOffload.size() - 1));
+  if (!layers || *layers < 1 || *layers > kMostLayers) return {};
+  std::optional<Recompute> recompute =
+      at == 0 ? Recompute{} : ParsePlanRecompute(text.substr(0, at - 1));
+  if (!recompute || recompute->granularity == RecomputeGranularity::kFull) return {};
+  recompute->offload_layers = int(*layers);
   return recompute;
 }
 
@@ -68,6 +85,9 @@ void PlanFlags::AddWithoutScheduleTo(CommandLine& line) {
             "of --recompute selective: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj");
   line.Int("--offload-layers", offload_layers_, {0, 10'000},
            "layers of each virtual stage whose activations wait in host memory (default: 0)");
+  line.Text("--rank-recompute", "WHAT|KxWHAT|...", rank_recompute_,
+            "in place of --recompute and --offload-layers, of each pipeline rank: "
+            "'full(4)|2xfull(2)|none', with offload(N) alone or behind none or selective");
 }
 
 void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const {
@@ -103,6 +123,53 @@ void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const 
                  fmt::format("expected none, full, full(N) or selective(MODULE,...) of core_attn, "
                              "mlp, moe, moe_act, layernorm, mla_up_proj, got \"{}\"",
                              text));
+  }
+}
+
+void PlanFlags::ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) const {
+  if (!rank_recompute_) {
+    // A job's, of which flags change the ranks or what all of them do.
+    if (recompute_ || offload_layers_ || plan.rank_recompute.size() != std::size_t(plan.pipeline)) {
+      plan.rank_recompute.clear();
+    }
+    return;
+  }
+  if (recompute_ || offload_layers_) {
+    line.Problem("--rank-recompute", fmt::format("{} is given too; give one of them",
+                                                 recompute_ ? "--recompute" : "--offload-layers"));
+    return;
+  }
+  plan.recompute = {};
+  plan.rank_recompute.clear();
+  constexpr std::int64_t kMostRanks = 1 << 16;
+  std::string_view rest = *rank_recompute_;
+  bool wrong = false;
+  for (bool last = false; !last;) {
+    const std::size_t bar = rest.find('|');
+    last = bar == std::string_view::npos;
+    const std::string_view item = rest.substr(0, bar);
+    if (!last) rest.remove_prefix(bar + 1);
+    const std::size_t digits = std::min(item.find_first_not_of("0123456789"), item.size());
+    const bool several = digits > 0 && item.substr(digits).starts_with('x');
+    const std::optional<std::int64_t> ranks = several ? ParseInteger(item.substr(0, digits)) : 1;
+    const std::optional<Recompute> recompute =
+        ParseOfRank(several ? item.substr(digits + 1) : item);
+    if (!recompute || !ranks || *ranks < 1 ||
+        *ranks > kMostRanks - std::int64_t(plan.rank_recompute.size())) {
+      line.Problem("--rank-recompute",
+                   fmt::format("expected none, full, full(N), selective(MODULE,...), offload(N) or "
+                               "selective(MODULE,...) offload(N), or Kx before one of them for K "
+                               "ranks, divided by |, got \"{}\"",
+                               Printable(item, kMostNameShown)));
+      wrong = true;
+      continue;
+    }
+    plan.rank_recompute.insert(plan.rank_recompute.end(), std::size_t(*ranks), *recompute);
+  }
+  if (!wrong && plan.rank_recompute.size() != std::size_t(plan.pipeline)) {
+    line.Problem("--rank-recompute",
+                 fmt::format("expected one for each of the {} pipeline ranks, got {}",
+                             plan.pipeline, plan.rank_recompute.size()));
   }
 }
 
@@ -160,6 +227,8 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
   if (p.recompute.offload_layers > 0 && p.recompute.granularity == RecomputeGranularity::kFull) {
     line.Problem("--offload-layers", "full recompute leaves nothing to offload");
   }
+
+  ResolveRankRecompute(line, p);
 
   if (schedule_) {
     p.schedule = *schedule_;

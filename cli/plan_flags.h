@@ -27,6 +27,7 @@ class PlanFlags {
 
  private:
   void ResolveRecompute(CommandLine& line, Recompute& recompute) const;
+  void ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) const;
   void ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const;
 
   std::optional<std::int64_t> tp_, cp_, pp_, vpp_, dp_, ep_, etp_, micro_batch_, zero_, zero_shard_,
@@ -35,7 +36,7 @@ class PlanFlags {
   std::optional<ContextParallelKind> cp_kind_;
   std::optional<ScheduleKind> schedule_;
   std::optional<RankOrder> order_;
-  std::optional<std::string> recompute_, recompute_modules_, stage_layers_;
+  std::optional<std::string> recompute_, recompute_modules_, stage_layers_, rank_recompute_;
 };
 
 }  // namespace millwright

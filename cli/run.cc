@@ -70,7 +70,7 @@ void CheckMemory(const Workload& workload, const RunOptions& options, bool on_gp
   }
   const LayerShape shape = ShapeOf(p, workload.training);
   Bytes activations = SavedBytes(HeadOperators(model, shape, workload.training));
-  if (p.recompute.granularity == RecomputeGranularity::kNone) {
+  if (p.Recomputes() == std::vector{Recompute{}}) {
     for (const LayerRun& run : model.layers) {
       activations +=
           double(run.count) * SavedBytes(LayerOperators(model, run.kind, shape, workload.training));

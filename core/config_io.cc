@@ -200,6 +200,7 @@ ConfigIo::ConfigIo(std::unique_ptr<State> state) : state_(std::move(state)) {}
 ConfigIo::~ConfigIo() = default;
 
 bool ConfigIo::reading() const { return state_->reading(); }
+bool ConfigIo::writing() const { return state_->mode == State::Mode::kWrite; }
 
 void ConfigIo::Int(const char* key, std::int64_t& value, IntRange range, const char* meaning,
                    Presence presence) {

@@ -163,6 +163,13 @@ class ConfigIo {
         });
   }
 
+  // The same; writing leaves it out where it is empty.
+  template <class T>
+  void OptionalArray(const char* key, std::vector<T>& items, const char* meaning,
+                     const std::function<void(T&)>& fields) {
+    if (!items.empty() || !writing()) Array<T>(key, items, meaning, fields);
+  }
+
   // A mistake that involves more than one field, named at `key` of the current object.
   // Ignored unless reading, and where a field of the current object is already wrong by itself:
   // fields are only compared once each is sound.
@@ -170,6 +177,7 @@ class ConfigIo {
   // A mistake of that field alone, which silences Problem() as any other wrong field does.
   void Mistake(const char* key, std::string_view what);
   bool reading() const;
+  bool writing() const;
 
  private:
   friend void ReadConfig(const std::string& file, std::string_view text,

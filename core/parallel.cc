@@ -72,6 +72,19 @@ void RecomputeFields(ConfigIo& io, Recompute& r) {
     io.Problem("offload_layers", "full recompute leaves nothing to offload");
 }
 
+// Equal ones in a row as "3xWHAT".
+template <class T, class Text>
+std::string Runs(std::span<T> items, char separator, const Text& text) {
+  std::string runs;
+  for (std::size_t i = 0, end = 0; i < items.size(); i = end) {
+    while (end < items.size() && items[end] == items[i]) ++end;
+    if (!runs.empty()) runs += separator;
+    if (end - i > 1) runs += fmt::format("{}x", end - i);
+    runs += text(items[i]);
+  }
+  return runs;
+}
+
 }  // namespace
 
 std::span<const EnumName<ContextParallelKind>> ContextParallelKindNames() {
@@ -130,6 +143,20 @@ void Fields(ConfigIo& io, ParallelConfig& p) {
   io.Int("context_parallel_ulysses", p.context_ulysses, {0, 1 << 20},
          "with nested: neighbouring context ranks that exchange heads for tokens, more than 1, "
          "fewer than CP and a divisor of it; else 0");
+  io.OptionalArray<Recompute>(
+      "rank_recompute", p.rank_recompute,
+      "recompute of each pipeline rank, in place of recompute; left out: it is the same on all",
+      [&](Recompute& r) { RecomputeFields(io, r); });
+  if (p.rank_recompute.empty()) return;
+  if (p.rank_recompute.size() != std::size_t(p.pipeline)) {
+    io.Problem("rank_recompute",
+               fmt::format("expected one for each of the {} pipeline ranks, got {}", p.pipeline,
+                           p.rank_recompute.size()));
+  }
+  if (p.recompute != Recompute{}) {
+    io.Problem("recompute",
+               fmt::format("expected none beside rank_recompute, got {}", ShortName(p.recompute)));
+  }
 }
 
 std::int64_t GpuOf(const ParallelConfig& p, std::int64_t rank) {
@@ -137,6 +164,21 @@ std::int64_t GpuOf(const ParallelConfig& p, std::int64_t rank) {
   const std::int64_t block = std::int64_t{1} * p.tensor * p.context, plane = block * p.data;
   const std::int64_t stage = rank / plane, member = rank % plane;
   return member % block + block * (stage + p.pipeline * (member / block));
+}
+
+std::vector<Recompute> ParallelConfig::Recomputes() const {
+  if (rank_recompute.empty()) return {recompute};
+  std::vector<Recompute> all;
+  for (const Recompute& one : rank_recompute) {
+    if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+  }
+  return all;
+}
+
+bool ParallelConfig::Offloads() const {
+  const std::vector<Recompute> all = Recomputes();
+  return std::any_of(all.begin(), all.end(),
+                     [](const Recompute& r) { return r.offload_layers > 0; });
 }
 
 bool FollowsFromStages(ScheduleKind kind) {
@@ -180,19 +222,18 @@ std::string ShortName(const ParallelConfig& p) {
     name += fmt::format(" ep{} etp{}", p.expert, p.expert_tensor);
   name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);
   if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
-  if (p.recompute != Recompute{}) name += fmt::format(" {}", ShortName(p.recompute));
+  if (p.Recomputes() != std::vector{Recompute{}}) name += fmt::format(" {}", RecomputeName(p));
   if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
 
 std::string RunsOf(std::span<const int> counts) {
-  std::string text;
-  for (std::size_t i = 0, end = 0; i < counts.size(); i = end) {
-    while (end < counts.size() && counts[end] == counts[i]) ++end;
-    if (!text.empty()) text += ',';
-    text += end - i > 1 ? fmt::format("{}x{}", end - i, counts[i]) : fmt::format("{}", counts[i]);
-  }
-  return text;
+  return Runs(counts, ',', [](int count) { return std::to_string(count); });
+}
+
+std::string RecomputeName(const ParallelConfig& p) {
+  if (p.rank_recompute.empty()) return ShortName(p.recompute);
+  return Runs(std::span(p.rank_recompute), '|', [](const Recompute& r) { return ShortName(r); });
 }
 
 std::string ShortName(const Recompute& r) {

@@ -8,6 +8,7 @@
 // plan's RankOrder.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -78,7 +79,7 @@ struct Recompute {
   int full_layers = 0;     // full: the first N layers of each virtual stage; 0: all of them
   int offload_layers = 0;  // none and selective: layers of each virtual stage, spread evenly over
                            //   it, of which what is not dropped waits in host memory
-  bool operator==(const Recompute&) const = default;
+  auto operator<=>(const Recompute&) const = default;
 };
 
 struct ParallelConfig {
@@ -101,6 +102,8 @@ struct ParallelConfig {
   std::vector<int> stage_layers{};
   RankOrder order = RankOrder::kDataInside;
   int context_ulysses = 0;  // nested: ranks of an all-to-all, more than 1 and fewer than c; else 0
+  // Of each pipeline rank, in place of `recompute`, which is then none; empty: all are alike.
+  std::vector<Recompute> rank_recompute{};
   bool operator==(const ParallelConfig&) const = default;
 
   // Of the context ranks, those that exchange heads for tokens, and those of a ring.
@@ -109,6 +112,11 @@ struct ParallelConfig {
 
   // t c p D, as a double because four degrees read from a file may pass 2^63.
   double gpus() const { return 1.0 * tensor * context * pipeline * data; }
+  const Recompute& RecomputeOf(int pipeline_rank) const {
+    return rank_recompute.empty() ? recompute : rank_recompute[std::size_t(pipeline_rank)];
+  }
+  std::vector<Recompute> Recomputes() const;  // of all ranks, each once, the first rank's first
+  bool Offloads() const;                      // on some rank
   // Whether the order makes a difference.
   bool placed_otherwise() const {
     return order == RankOrder::kPipelineInside && pipeline > 1 && data > 1;
@@ -127,6 +135,9 @@ std::string ShortName(const Recompute& recompute);
 std::string ContextSuffix(const ParallelConfig& parallel);
 // "8", "8u" with Ulysses, "16u4" with all-to-alls of 4 in a ring of 4: a cell of a table.
 std::string ContextCell(const ParallelConfig& parallel);
+// The same, of all ranks: "full(4)|2xselective(mlp)|none" where they differ, as --rank-recompute
+// takes it.
+std::string RecomputeName(const ParallelConfig& parallel);
 // "7,14x8,7", as --stage-layers takes it.
 std::string RunsOf(std::span<const int> counts);
 

@@ -162,7 +162,8 @@ std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages
   std::vector<StageContent> distinct;
   for (const StageContent& stage : stages) {
     const auto same = std::find_if(distinct.begin(), distinct.end(), [&](const StageContent& d) {
-      return d.embedding == stage.embedding && d.head == stage.head && d.chunks == stage.chunks;
+      return d.embedding == stage.embedding && d.head == stage.head && d.chunks == stage.chunks &&
+             d.treatment == stage.treatment;
     });
     if (same == distinct.end()) {
       distinct.push_back(stage);

@@ -52,6 +52,7 @@ struct StageContent {
   int total_layers = 0;
   bool embedding = false;
   bool head = false;
+  int treatment = 0;  // which of a plan's choices of recomputation is this one's
 
   // Of each kind, how many are among the first `per_chunk` layers of a chunk (0: all).
   std::vector<int> LeadingLayers(int per_chunk) const;
@@ -78,7 +79,7 @@ std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline, int v
 std::vector<StageContent> StagesOf(const ModelConfig& model, int pipeline,
                                    std::span<const int> rank_of_stage, int copies,
                                    std::span<const int> stage_layers = {});
-// The same with equal ranks merged, in order of their first.
+// The same with equal ranks merged, in order of their first; those with another treatment are not.
 std::vector<StageContent> DistinctStages(const std::vector<StageContent>& stages);
 
 // Interleaved ranks work through rounds of chunks nearly in step, and while some are in round j the

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/check.h"
+
 namespace millwright {
 namespace {
 
@@ -214,15 +216,61 @@ void ShapeCosts::Pair(const Recompute& recompute, std::vector<TreatedLayer>& tre
 }
 
 std::vector<int> SomeLayers(const std::vector<StageContent>& stages, const Recompute& recompute) {
+  return SomeLayers(stages, std::span(&recompute, 1));
+}
+
+std::vector<int> SomeLayers(const std::vector<StageContent>& stages,
+                            std::span<const Recompute> choices) {
   std::vector<int> some;
-  if (recompute.full_layers == 0 && recompute.offload_layers == 0) return some;
+  const auto of_some = [](const Recompute& r) { return r.full_layers > 0 || r.offload_layers > 0; };
+  if (std::none_of(choices.begin(), choices.end(), of_some)) return some;
   for (const StageContent& stage : stages) {
+    const Recompute& recompute = choices[std::size_t(stage.treatment)];
     const std::vector<int> one = recompute.offload_layers > 0
                                      ? stage.SpreadLayers(recompute.offload_layers)
                                      : stage.LeadingLayers(recompute.full_layers);
     some.insert(some.end(), one.begin(), one.end());
   }
   return some;
+}
+
+TreatedStages TreatStages(const ShapeCosts& shape, const std::vector<StageContent>& stages,
+                          std::span<const Recompute> choices) {
+  TreatedStages all;
+  const auto add = [&](const Recompute& choice, std::vector<TreatedLayer>& layers) {
+    std::vector<TreatedLayer> treated = shape.Treat(choice);
+    shape.Pair(choice, treated);
+    layers.insert(layers.end(), treated.begin(), treated.end());
+  };
+  for (const Recompute& choice : choices) {
+    add(choice, all.treated);
+    add(OfOthers(choice), all.rest);
+  }
+  all.some = SomeLayers(stages, choices);
+  return all;
+}
+
+std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices) {
+  const auto no_better = [](const TreatedChoice& a, const TreatedChoice& b) {
+    bool equal = true;
+    for (std::size_t k = 0; k < a.treated.size(); ++k) {
+      const TreatedLayer &x = a.treated[k], &y = b.treated[k];
+      if (x.backward < y.backward || x.saved < y.saved || x.working_set < y.working_set) {
+        return false;
+      }
+      equal =
+          equal && x.backward == y.backward && x.saved == y.saved && x.working_set == y.working_set;
+    }
+    return !equal || &a > &b;  // of equals the first stays
+  };
+  std::vector<TreatedChoice> kept;
+  for (const TreatedChoice& a : choices) {
+    if (std::none_of(choices.begin(), choices.end(),
+                     [&](const TreatedChoice& b) { return &a != &b && no_better(a, b); })) {
+      kept.push_back(a);
+    }
+  }
+  return kept;
 }
 
 Recompute OfOthers(const Recompute& recompute) {
@@ -307,8 +355,15 @@ Seconds Estimator::Transfer(const ShapeCosts& shape, const PathProfile& path) co
 }
 
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan) {
-  return StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)),
-                  CopiesOfModel(plan.schedule), plan.stage_layers);
+  std::vector<StageContent> stages =
+      StagesOf(model, plan.pipeline, RankOfStage(ScheduleOf(plan, 1)), CopiesOfModel(plan.schedule),
+               plan.stage_layers);
+  const std::vector<Recompute> choices = plan.Recomputes();
+  for (StageContent& stage : stages) {
+    const auto own = std::find(choices.begin(), choices.end(), plan.RecomputeOf(stage.ranks[0]));
+    stage.treatment = int(own - choices.begin());
+  }
+  return stages;
 }
 
 const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
@@ -695,17 +750,19 @@ PipelineTerms::Activations PipelineTerms::ActivationsOf(const Stage& stage, std:
   Bytes offloaded, of_layer;
   double layers_offloaded = 0;
   bool several = false;  // micro-batches in flight
+  const TreatedLayer* layer = recompute.TreatedOf(*stage.content);
+  const TreatedLayer* rest = recompute.RestOf(*stage.content);
   for (std::size_t k = 0; k < held.layers.size(); ++k) {
     const int layers = stage.content->layers[k];
     if (layers == 0) continue;
     const int treated = recompute.Treated(*stage.content, s, k);
     const double share = double(treated) / layers;
-    saved += held.layers[k] * share * recompute.treated[k].saved;
-    if (treated < layers) saved += held.layers[k] * (1 - share) * recompute.rest[k].saved;
-    saved += held.waiting[k] * recompute.treated[k].waiting;  // as of the rest
-    if (treated == 0 || recompute.treated[k].offloaded.value <= 0) continue;
-    offloaded += held.layers[k] * share * recompute.treated[k].offloaded;
-    of_layer = std::max(of_layer, recompute.treated[k].offloaded);
+    saved += held.layers[k] * share * layer[k].saved;
+    if (treated < layers) saved += held.layers[k] * (1 - share) * rest[k].saved;
+    saved += held.waiting[k] * layer[k].waiting;  // as of the rest
+    if (treated == 0 || layer[k].offloaded.value <= 0) continue;
+    offloaded += held.layers[k] * share * layer[k].offloaded;
+    of_layer = std::max(of_layer, layer[k].offloaded);
     layers_offloaded += treated;
     several = several || held.layers[k] > layers;
   }
@@ -745,8 +802,8 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
   for (std::size_t k = 0; k < stage.content->layers.size(); ++k) {
     const int layers = stage.content->layers[k];
     const int treated = recompute.Treated(*stage.content, s, k);
-    add(treated, recompute.treated[k]);
-    if (treated < layers) add(layers - treated, recompute.rest[k]);
+    add(treated, recompute.TreatedOf(*stage.content)[k]);
+    if (treated < layers) add(layers - treated, recompute.RestOf(*stage.content)[k]);
   }
   if (cost.copies.value > 0) {
     cost.forward_wait = std::max(Seconds(0), cost.copies - cost.forward);
@@ -919,10 +976,32 @@ QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
 
 std::vector<RankCost> PipelineTerms::CostOfRanks(const RecomputeTerms& recompute) const {
   std::vector<RankCost> costs;
-  OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t, const StageCost& cost) {
-    costs.push_back({.time = cost.total(), .peak = cost.peak, .host = cost.host});
+  costs.reserve(stages_.size());
+  OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t s, const StageCost& cost) {
+    costs.push_back({.time = cost.total(),
+                     .peak = cost.peak,
+                     .host = cost.host,
+                     .data = ExposedData(stages_[s], cost)});
   });
   return costs;
+}
+
+Seconds PipelineTerms::MakespanOf(Seconds sum, Seconds slowest) const {
+  MILLWRIGHT_CHECK(forms_ == nullptr);
+  Ranks ranks;
+  ranks.sum = sum;
+  ranks.slowest = slowest;
+  return MakespanOf(ranks).total;
+}
+
+Seconds PipelineTerms::StepOf(std::span<const RankCost> of_stages) const {
+  Seconds sum, slowest, data;
+  for (std::size_t s = 0; s < of_stages.size(); ++s) {
+    sum += double(stages_[s].content->ranks.size()) * of_stages[s].time;
+    slowest = std::max(slowest, of_stages[s].time);
+    data = std::max(data, of_stages[s].data);
+  }
+  return MakespanOf(sum, slowest) + data + optimizer_;
 }
 
 Bytes PipelineTerms::FloorPeak() const {
@@ -970,15 +1049,22 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.capacity = estimator_.capacity();
   e.host_capacity = estimator_.cluster().config().host_memory;
 
-  double recomputed_layers = 0;
+  const std::vector<Recompute> choices = plan.Recomputes();
+  // Layers of all ranks, and of each choice those that it treats: of some alone where it is full.
+  std::vector<double> recomputed_layers(choices.size());
+  double all_layers = 0;
   std::vector<StageCost> costs;
   const Ranks ranks =
       OverRanks<Ask::kTimeAndMemory>(recompute, [&](std::size_t s, const StageCost& cost) {
         costs.push_back(cost);
         const StageContent& one = *stages_[s].content;
+        const std::size_t choice = std::size_t(one.treatment);
+        const bool full = choices[choice].granularity == RecomputeGranularity::kFull;
         for (std::size_t k = 0; k < one.layers.size(); ++k) {
-          recomputed_layers += double(one.ranks.size()) * recompute.Treated(one, s, k);
+          recomputed_layers[choice] +=
+              double(one.ranks.size()) * (full ? recompute.Treated(one, s, k) : one.layers[k]);
         }
+        all_layers += double(one.ranks.size()) * one.total_layers;
       });
   const std::size_t slow = ranks.slowest_stage;
   e.slowest_stage = stages_[slow].content->ranks.front();
@@ -991,10 +1077,11 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
     const LayerCost& layer = shape_.kinds[k];
     pass += double(content.layers[k]) * (layer.forward + layer.backward);
     const int treated = recompute.Treated(content, slow, k);
-    recomputation += double(treated) * (recompute.treated[k].backward - layer.backward.total());
+    recomputation +=
+        double(treated) * (recompute.TreatedOf(content)[k].backward - layer.backward.total());
     if (treated < content.layers[k]) {
       recomputation += double(content.layers[k] - treated) *
-                       (recompute.rest[k].backward - layer.backward.total());
+                       (recompute.RestOf(content)[k].backward - layer.backward.total());
     }
   }
   if (content.embedding) pass += shape_.embedding_forward + shape_.embedding_backward;
@@ -1041,9 +1128,16 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   const ModelConfig& model = estimator_.model();
   const TrainingConfig& training = estimator_.training();
   const double gpus = plan.gpus();
-  const StepFlops flops =
-      FlopsOfStep(model, training, plan.recompute,
-                  recomputed_layers / (model.num_layers + model.mtp_num_layers));
+  StepFlops flops =
+      FlopsOfStep(model, training, choices.front(), recomputed_layers.front() / all_layers);
+  if (choices.size() > 1) {
+    flops = FlopsOfStep(model, training, {});
+    const Flops once = flops.hardware;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      const Flops with = FlopsOfStep(model, training, choices[i]).hardware;
+      flops.hardware += recomputed_layers[i] / all_layers * (with - once);
+    }
+  }
   e.tokens_per_second_per_gpu =
       double(training.global_batch_size) * double(training.seq_length) / e.step.value / gpus;
   e.model_flops_per_gpu = flops.model / e.step / gpus;
@@ -1058,12 +1152,7 @@ Estimate Estimator::Itemise(const ParallelConfig& plan) const {
   const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(model_, plan));
   PipelineTerms terms(*this, shape, stages, plan);
   terms.SetInFlight();
-  const Recompute others = OfOthers(plan.recompute);
-  std::vector<TreatedLayer> treated = shape.Treat(plan.recompute), rest = shape.Treat(others);
-  shape.Pair(plan.recompute, treated);
-  shape.Pair(others, rest);
-  const std::vector<int> some = SomeLayers(stages, plan.recompute);
-  return terms.Itemise(plan, {.treated = treated, .rest = rest, .some = some});
+  return terms.Itemise(plan, TreatStages(shape, stages, plan.Recomputes()).terms());
 }
 
 }  // namespace millwright

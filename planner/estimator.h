@@ -138,7 +138,7 @@ struct ShapeCosts {
 
 class PipelineTerms;
 
-// What each of its pipeline ranks holds.
+// What each of its pipeline ranks holds; treatments are indices into ParallelConfig::Recomputes().
 std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelConfig& plan);
 
 class Estimator {
@@ -202,21 +202,46 @@ struct QuickCost {
 struct RankCost {
   Seconds time;
   Bytes peak;
-  Bytes host;  // of one GPU
+  Bytes host;    // of one GPU
+  Seconds data;  // exposed data-parallel communication of the step
 };
 
 // A recompute choice made ready: every layer `treated`, or, where `some` is not empty, some layers
-// of every chunk treated and the others as in `rest`.  Views: all must outlive it.
+// of every chunk treated and the others as in `rest`.  Where stages have several treatments, of
+// each of them in turn.  Views: all must outlive it.
 struct RecomputeTerms {
-  std::span<const TreatedLayer> treated, rest;  // one a kind
-  std::span<const int> some;  // [stage x kinds + kind]: how many layers are treated
+  std::span<const TreatedLayer> treated, rest;  // [treatment x kinds + kind]
+  std::span<const int> some;                    // [stage x kinds + kind]: how many are treated
   int Treated(const StageContent& stage, std::size_t s, std::size_t k) const {
     return some.empty() ? stage.layers[k] : some[s * stage.layers.size() + k];
   }
+  // Of the stage's own treatment, from the first kind on.
+  const TreatedLayer* TreatedOf(const StageContent& stage) const {
+    return treated.data() + std::size_t(stage.treatment) * stage.layers.size();
+  }
+  const TreatedLayer* RestOf(const StageContent& stage) const {
+    return rest.data() + std::size_t(stage.treatment) * stage.layers.size();
+  }
 };
+// Of stages, whose treatments are indices into `choices`.
+struct TreatedStages {
+  std::vector<TreatedLayer> treated, rest;
+  std::vector<int> some;
+  RecomputeTerms terms() const { return {.treated = treated, .rest = rest, .some = some}; }
+};
+TreatedStages TreatStages(const ShapeCosts& shape, const std::vector<StageContent>& stages,
+                          std::span<const Recompute> choices);
+// Those that are no worse than every other in time or memory, of some kind of layer.
+struct TreatedChoice {
+  const Recompute* recompute;
+  std::vector<TreatedLayer> treated;
+};
+std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices);
 // `some`: the first layers of each chunk where they are recomputed in full, those spread over it
 // where they are offloaded; empty where all layers are treated alike.
 std::vector<int> SomeLayers(const std::vector<StageContent>& stages, const Recompute& recompute);
+std::vector<int> SomeLayers(const std::vector<StageContent>& stages,
+                            std::span<const Recompute> choices);  // treatments are indices of them
 // What becomes of the activations of the other layers.
 Recompute OfOthers(const Recompute& recompute);
 
@@ -237,6 +262,11 @@ class PipelineTerms {
   Seconds Step(const RecomputeTerms& recompute) const;
   QuickCost Cost(const RecomputeTerms& recompute) const;
   std::vector<RankCost> CostOfRanks(const RecomputeTerms& recompute) const;  // of each stage given
+  // From the first forward to the last backward, of 1F1B and interleaved: of what one micro-batch
+  // takes on all ranks together, and on the slowest.
+  Seconds MakespanOf(Seconds sum, Seconds slowest) const;
+  // The step, of the same, where each of the stages given takes so long.
+  Seconds StepOf(std::span<const RankCost> of_stages) const;
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
   // No choice of recomputation needs less, and of it the largest item of the fullest stage.

@@ -323,6 +323,10 @@ bool RunsIn(Framework framework, ScheduleKind schedule) {
   return std::count(std::begin(kPyTorch), std::end(kPyTorch), schedule) > 0;
 }
 
+bool RunsIn(Framework framework, const ParallelConfig& plan) {
+  return RunsIn(framework, plan.schedule) && plan.rank_recompute.empty();
+}
+
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {
   if (zero_shard == 0) return {};
   if (zero == 0) {
@@ -369,10 +373,29 @@ Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute) {
 bool CanOffload(ScheduleKind schedule) { return !SplitsBackward(schedule); }
 
 Verdict CheckOffload(const ParallelConfig& plan) {
-  if (plan.recompute.offload_layers == 0 || CanOffload(plan.schedule)) return {};
+  if (!plan.Offloads() || CanOffload(plan.schedule)) return {};
   return Reject(RejectionReason::kRecompute,
                 "offloaded layers do not go with schedule {}, whose backward is split",
                 NameOf(plan.schedule));
+}
+
+Verdict CheckRecompute(const ModelConfig& model, const ParallelConfig& plan) {
+  if (plan.rank_recompute.empty()) return CheckRecompute(model, plan.recompute);
+  if (plan.rank_recompute.size() != std::size_t(plan.pipeline)) {
+    return Reject(RejectionReason::kRecompute,
+                  "recompute of {} pipeline ranks is given, and the plan has {}",
+                  plan.rank_recompute.size(), plan.pipeline);
+  }
+  if (plan.recompute != Recompute{}) {
+    return Reject(RejectionReason::kRecompute, "{} of all ranks is given beside {} of each",
+                  ShortName(plan.recompute), RecomputeName(plan));
+  }
+  for (std::size_t rank = 0; rank < plan.rank_recompute.size(); ++rank) {
+    if (const Verdict verdict = CheckRecompute(model, plan.rank_recompute[rank])) {
+      return Reject(RejectionReason::kRecompute, "rank {}: {}", rank, verdict->detail);
+    }
+  }
+  return {};
 }
 
 Verdict CheckStageLayers(const ModelConfig& model, const ParallelConfig& plan) {
@@ -418,7 +441,7 @@ Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, cons
                    plan.schedule == ScheduleKind::kInterleaved ? plan.virtual_stages : 1),
         CheckSchedule(model, training, plan),
         CheckZero(std::int64_t{1} * plan.data * plan.context, plan.zero, plan.zero_shard),
-        CheckRecompute(model, plan.recompute), CheckOffload(plan)}) {
+        CheckRecompute(model, plan), CheckOffload(plan)}) {
     if (verdict) return verdict;
   }
   return {};

@@ -77,12 +77,16 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
 // schedules.py has 1F1B and interleaved, torchtitan takes those of torch.distributed.pipelining,
 // and of the others none is known beside 1F1B and interleaved.
 bool RunsIn(Framework framework, ScheduleKind schedule);
+// And whether it can do what the plan does besides: none recomputes by rank.
+bool RunsIn(Framework framework, const ParallelConfig& plan);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);
 Verdict CheckRecompute(const ModelConfig& model, const Recompute& recompute);
 // Whether layers can be offloaded under the schedule: where the gradients of weights are a pass of
 // their own, what they need would have to stay or come back a second time.
 bool CanOffload(ScheduleKind schedule);
 Verdict CheckOffload(const ParallelConfig& plan);
+// The plan's recomputation, of each of its ranks where it has one of each.
+Verdict CheckRecompute(const ModelConfig& model, const ParallelConfig& plan);
 
 // Everything but memory.
 Verdict CheckPlan(const ModelConfig& model, const TrainingConfig& training, const GpuSpec& gpu,

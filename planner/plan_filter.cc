@@ -279,16 +279,19 @@ PlanFilter::OfKnob PlanFilter::About(Knob knob) const {
 }
 
 bool PlanFilter::Allows(const ParallelConfig& p) const {
+  const std::vector<Recompute> recomputes = p.Recomputes();
   return Allows(Knob::kTp, p.tensor) && Allows(Knob::kSp, p.sequence_parallel ? 1 : 0) &&
          Allows(Knob::kCp, p.context) && Allows(Knob::kCpKind, static_cast<int>(p.context_kind)) &&
          Allows(Knob::kPp, p.pipeline) && Allows(Knob::kVpp, p.virtual_stages) &&
          Allows(Knob::kDp, p.data) && Allows(Knob::kEp, p.expert) &&
          Allows(Knob::kEtp, p.expert_tensor) && Allows(Knob::kMicroBatch, p.micro_batch_size) &&
          Allows(Knob::kZero, p.zero) && Allows(Knob::kZeroShard, p.zero_shard) &&
-         Allows(Knob::kSchedule, static_cast<int>(p.schedule)) && Allows(p.recompute) &&
+         Allows(Knob::kSchedule, static_cast<int>(p.schedule)) &&
          Allows(Knob::kOrder, static_cast<int>(p.order)) &&
-         Allows(Knob::kOffload, p.recompute.offload_layers) &&
-         Allows(Knob::kCpUlysses, p.context_ulysses);
+         Allows(Knob::kCpUlysses, p.context_ulysses) &&
+         std::all_of(recomputes.begin(), recomputes.end(), [&](const Recompute& r) {
+           return Allows(r) && Allows(Knob::kOffload, r.offload_layers);
+         });
 }
 
 }  // namespace millwright

@@ -608,7 +608,7 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
           return pass.kind == PassKind::kBackwardInput || pass.overlaps_next;
         });
       });
-  if (plan.recompute.offload_layers > 0 && split) {
+  if (plan.Offloads() && split) {
     throw ConfigError(fmt::format(
         "schedule {} splits the backward pass, or runs passes in pairs, which does not go with "
         "offloaded layers",
@@ -619,19 +619,15 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   MILLWRIGHT_CHECK(micro_batches == spec.schedule.micro_batches);
 
   // Layers that are recomputed in full, or offloaded, and others of the same kind are two kinds
-  // here.
-  const Recompute& recompute = plan.recompute;
-  const Recompute of_others = OfOthers(recompute);
-  const bool partly = recompute.full_layers > 0 || recompute.offload_layers > 0;
-  const auto treated = costs.Treat(recompute);
-  const auto others = costs.Treat(of_others);
+  // here, and those of another rank's choice are more.
+  const std::vector<Recompute> choices = plan.Recomputes();
   const std::vector<LayerKind>& kinds = estimator.kinds();
-  for (int pass = 0; pass < (partly ? 2 : 1); ++pass) {
+  const auto add_kinds = [&](const Recompute& recompute) {
+    const std::vector<TreatedLayer> treated = costs.Treat(recompute);
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       const std::vector<Operator> operators = LayerOperators(model, kinds[k], shape, training);
-      LayerPasses layer =
-          PassesOf(operators, paths, context, shape, pass == 0 ? recompute : of_others);
-      const TreatedLayer& t = pass == 0 ? treated[k] : others[k];
+      LayerPasses layer = PassesOf(operators, paths, context, shape, recompute);
+      const TreatedLayer& t = treated[k];
       layer.saved = t.saved;
       layer.held_for_weight = t.waiting;
       layer.offloaded = t.offloaded;
@@ -639,6 +635,12 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
       layer.working_set = t.working_set;
       spec.kinds.push_back(std::move(layer));
     }
+  };
+  std::vector<int> first_kind;  // of each choice: of the layers that it treats
+  for (const Recompute& recompute : choices) {
+    first_kind.push_back(int(spec.kinds.size()));
+    add_kinds(recompute);
+    if (recompute.full_layers > 0 || recompute.offload_layers > 0) add_kinds(OfOthers(recompute));
   }
   const std::vector<Operator> embedding = EmbeddingOperators(model, shape, training);
   spec.embedding = PassesOf(embedding, paths, context, shape, {});
@@ -662,12 +664,16 @@ StepSpec StepSpecOf(const Estimator& estimator, const ParallelConfig& plan,
   // Stages, in the order in which a micro-batch passes them.
   const std::vector<std::vector<int>> kinds_of_stage =
       KindsOfStages(model, spec.schedule, plan.stage_layers);
-  for (const std::vector<int>& of_stage : kinds_of_stage) {
-    std::vector<int>& out = spec.layers_of_stage.emplace_back(of_stage);
+  for (std::size_t s = 0; s < kinds_of_stage.size(); ++s) {
+    const Recompute& recompute = plan.RecomputeOf(spec.schedule.rank_of_stage[s]);
+    const auto choice = std::find(choices.begin(), choices.end(), recompute) - choices.begin();
+    const bool partly = recompute.full_layers > 0 || recompute.offload_layers > 0;
+    std::vector<int>& out = spec.layers_of_stage.emplace_back(kinds_of_stage[s]);
     for (std::size_t i = 0; i < out.size(); ++i) {
       const bool is_treated = recompute.offload_layers > 0
                                   ? IsSpread(int(i), int(out.size()), recompute.offload_layers)
                                   : int(i) < recompute.full_layers;
+      out[i] += first_kind[std::size_t(choice)];
       if (partly && !is_treated) out[i] += int(kinds.size());
     }
   }

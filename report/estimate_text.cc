@@ -86,7 +86,7 @@ std::string BriefName(const ParallelConfig& p) {
   if (p.expert_tensor > 1) name += fmt::format(" etp{}", p.expert_tensor);
   name += fmt::format(" mbs{} zero{}", p.micro_batch_size, p.zero);
   if (p.zero_shard > 0) name += fmt::format("/{}", p.zero_shard);
-  if (p.recompute != Recompute{}) name += ' ' + ShortName(p.recompute);
+  if (p.Recomputes() != std::vector{Recompute{}}) name += ' ' + RecomputeName(p);
   if (p.placed_otherwise()) name += " pp-dp";
   return name;
 }
@@ -217,14 +217,17 @@ std::string PlanText(const Job& job, const Estimate& e, const Style& style) {
                                           Counted(p.micro_batch_size, "sequence"))});
   Recompute on_gpu = p.recompute;
   on_gpu.offload_layers = 0;
-  table.Row({"Recompute", ShortName(on_gpu)});
-  if (p.recompute.offload_layers > 0) {
+  table.Row({"Recompute", p.rank_recompute.empty() ? ShortName(on_gpu)
+                                                   : RecomputeName(p) + ", by pipeline rank"});
+  if (p.Offloads()) {
     const std::string of =
         e.host_capacity.value > 0 ? fmt::format(" of {}", GiB(e.host_capacity)) : std::string();
-    table.Row({"Offloaded",
-               fmt::format("{} of each {}, {}{} of host memory a node",
-                           Counted(p.recompute.offload_layers, "layer"),
-                           p.virtual_stages > 1 ? "virtual stage" : "stage", GiB(e.host), of)});
+    const std::string layers =
+        p.recompute.offload_layers > 0
+            ? fmt::format("{} of each {}, ", Counted(p.recompute.offload_layers, "layer"),
+                          p.virtual_stages > 1 ? "virtual stage" : "stage")
+            : std::string();
+    table.Row({"Offloaded", fmt::format("{}{}{} of host memory a node", layers, GiB(e.host), of)});
   }
   table.Row({"Speed",
              fmt::format("{} tokens/s/GPU, {} of the model, MFU {}, HFU {}",

@@ -79,7 +79,8 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
   const ParallelConfig& p = job.parallel;
   const TrainingConfig& t = job.training;
   CannotModelParallelism(job, notes);
-  CannotRecompute(p.recompute, notes);
+  const Recompute& recompute = notes.RecomputeOf(p);
+  CannotRecompute(recompute, notes);
   const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
     if (differs) notes.Cannot(field, why);
   };
@@ -102,7 +103,7 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
   cannot(t.overlap_param_gather != t.overlap_grad_reduce, "training.overlap_param_gather",
          "overlap_comm is of gradients and parameters alike");
-  cannot(p.recompute.offload_layers > 0, "parallel.recompute",
+  cannot(recompute.offload_layers > 0, "parallel.recompute",
          "cpu_checkpointing is of what full recomputation keeps, not of layers");
 
   const bool fp16 = t.precision == Precision::kFp16;
@@ -121,7 +122,7 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
         {"reduce_scatter", true},
         {"contiguous_gradients", true}}},
   };
-  if (p.recompute.granularity == RecomputeGranularity::kFull) {
+  if (recompute.granularity == RecomputeGranularity::kFull) {
     json["activation_checkpointing"] = {{"partition_activations", false},
                                         {"cpu_checkpointing", false}};
   }
@@ -137,7 +138,8 @@ void ExportFsdp(const Job& job, Exported& exported) {
   const ParallelConfig& p = job.parallel;
   const TrainingConfig& t = job.training;
   CannotModelParallelism(job, notes);
-  CannotRecompute(p.recompute, notes);
+  const Recompute& recompute = notes.RecomputeOf(p);
+  CannotRecompute(recompute, notes);
   const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
     if (differs) notes.Cannot(field, why);
   };
@@ -158,7 +160,7 @@ void ExportFsdp(const Job& job, Exported& exported) {
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
   cannot(!t.overlap_grad_reduce, "training.overlap_grad_reduce", "FSDP always overlaps");
   cannot(!t.overlap_param_gather, "training.overlap_param_gather", "FSDP always overlaps");
-  cannot(p.recompute.offload_layers > 0, "parallel.recompute", "activations are not offloaded");
+  cannot(recompute.offload_layers > 0, "parallel.recompute", "activations are not offloaded");
   cannot(true, "training.global_batch_size",
          fmt::format("give the program {} a rank and {} passes of accumulation",
                      Counted(p.micro_batch_size, "sequence"), MicroBatches(job)));
@@ -181,7 +183,7 @@ void ExportFsdp(const Job& job, Exported& exported) {
       "  parallelism_config_cp_size: {}\n",
       t.precision == Precision::kFp16 ? "fp16" : "bf16", hosts.count,
       std::int64_t{hosts.count} * hosts.gpus, p.zero == 3,
-      p.recompute.granularity == RecomputeGranularity::kFull, p.data / shard, shard, p.tensor,
+      recompute.granularity == RecomputeGranularity::kFull, p.data / shard, shard, p.tensor,
       p.context);
   notes.AddFile("fsdp.yaml", yaml);
 }

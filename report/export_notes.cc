@@ -55,6 +55,17 @@ void ExportNotes::AddFile(std::string name, std::string text) {
   exported_.files.push_back({std::move(name), std::move(text)});
 }
 
+const Recompute& ExportNotes::RecomputeOf(const ParallelConfig& plan) {
+  const Recompute& first = plan.RecomputeOf(0);
+  if (!plan.rank_recompute.empty()) {
+    Cannot("parallel.rank_recompute",
+           fmt::format("recomputation is one for all pipeline ranks; written is the first rank's, "
+                       "{}, in place of {}",
+                       ShortName(first), RecomputeName(plan)));
+  }
+  return first;
+}
+
 Hosts HostsOf(const ClusterConfig& cluster) {
   constexpr int kMostOfHost = 16;  // HGX boards have 8, and AWS p2 hosts had 16
   constexpr int kOfTray = 4;       // GB200 and GB300 NVL72: 18 compute trays of 4 GPUs (datasheet)

@@ -17,6 +17,9 @@ class ExportNotes {
 
   // The framework cannot be told `field`.
   void Cannot(std::string_view field, std::string_view why);
+  // The plan's recomputation; where each pipeline rank has its own, which no framework can be told,
+  // the first rank's.
+  const Recompute& RecomputeOf(const ParallelConfig& plan);
 
   // Comment lines: whose plan it is, where the spelling is from, how to use the file, and what it
   // does not say.

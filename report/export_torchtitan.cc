@@ -307,7 +307,7 @@ void ExportTorchtitan(const Job& job, Exported& exported) {
   ModelSection(job, notes, toml);
   TrainingSection(job, notes, toml);
   ParallelismSection(job, notes, toml);
-  RecomputeSection(job.parallel.recompute, notes, toml);
+  RecomputeSection(notes.RecomputeOf(job.parallel), notes, toml);
   const std::string head = notes.Head(
       job, "torchtitan configuration",
       "pytorch/torchtitan, torchtitan/config/job_config.py at commit 6404b932421f (August 2025); "

@@ -325,7 +325,7 @@ void Sharding(const Job& job, Settings& s, ExportNotes& notes) {
 }
 
 void RecomputeOptions(const Job& job, Settings& s, ExportNotes& notes) {
-  const Recompute& r = job.parallel.recompute;
+  const Recompute& r = notes.RecomputeOf(job.parallel);
   s.Topic("recomputation");
   if (r.offload_layers > 0) {
     // transformer_config.py refuses the others.

@@ -87,7 +87,7 @@ std::string SweepCsv(const SweepAnswer& answer) {
                          CsvCell(BriefName(p)));
       csv += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},", p.tensor, p.sequence_parallel,
                          p.context, p.pipeline, p.virtual_stages, p.data, p.expert, p.expert_tensor,
-                         p.micro_batch_size, p.zero, p.zero_shard, CsvCell(ShortName(p.recompute)));
+                         p.micro_batch_size, p.zero, p.zero_shard, CsvCell(RecomputeName(p)));
     } else {
       csv += std::string(19, ',');
     }

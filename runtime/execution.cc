@@ -41,7 +41,7 @@ Execution::Execution(const Workload& workload, Backend& backend)
 void Execution::AddUnits(int stage) {
   const ModelConfig& model = workload_.model;
   const LayerShape shape = ShapeOf(workload_.parallel, workload_.training);
-  const Recompute& recompute = workload_.parallel.recompute;
+  const Recompute& recompute = workload_.parallel.RecomputeOf(groups_.place.pipeline);
   const auto [first, last] = LayersOfStage(workload_, stage);
   if (workload_.schedule.first_of_direction(stage)) {
     units_.push_back(MakeUnit(workload_, groups_, backend_, stage, -1,

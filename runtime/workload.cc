@@ -50,7 +50,7 @@ std::vector<std::string> WhyNotExecutable(const Workload& w) {
   refuse(m.has_moe() && m.moe.router_correction_bias, "a router's load-balancing bias");
   refuse(m.has_moe() && m.moe.num_groups > 0, "node-limited routing (groups of experts)");
   refuse(p.zero_shard > 0, "ZeRO over a part of the data-parallel ranks (--zero-shard)");
-  refuse(w.parallel.recompute.offload_layers > 0, "offloaded activations");
+  refuse(w.parallel.Offloads(), "offloaded activations");
   refuse(w.training.fp8_activation_store, "keeping the MLP activation's input in FP8");
   refuse(w.schedule.forward_only, "a schedule without backward passes");
   return why;

@@ -51,7 +51,7 @@ class Prediction {
     const auto [first, last] = LayersOfStage(workload_, pass.stage);
     if (schedule.first_of_direction(pass.stage)) AddUnit(pass, -1, false);
     for (int layer = first; layer < last; ++layer) {
-      const Recompute& r = workload_.parallel.recompute;
+      const Recompute& r = RecomputeOf(pass);
       const bool full = r.granularity == RecomputeGranularity::kFull &&
                         (r.full_layers == 0 || layer - first < r.full_layers);
       AddUnit(pass, layer, full);
@@ -61,9 +61,14 @@ class Prediction {
     }
   }
 
+  const Recompute& RecomputeOf(const Pass& pass) const {
+    return workload_.parallel.RecomputeOf(
+        workload_.schedule.rank_of_stage[std::size_t(pass.stage)]);
+  }
+
   void AddUnit(const Pass& pass, int layer, bool recomputed) {
     const PricedUnit& unit = UnitOf(layer);
-    const Recompute& r = workload_.parallel.recompute;
+    const Recompute& r = RecomputeOf(pass);
     const bool of_model = layer >= 0 && layer < workload_.model.num_layers;
     const ModuleMask again =
         of_model && r.granularity == RecomputeGranularity::kSelective ? MaskOf(r.modules) : 0;

@@ -47,6 +47,31 @@ TEST(Estimate, RecomputeIsWrittenInTwoWays) {
             "selective(mlp,layernorm)");
 }
 
+TEST(Estimate, RecomputeOfEachRank) {
+  const std::string rest = " --tp 2 --pp 4" + std::string(kSmall);
+  EXPECT_EQ(PlanOf(" --rank-recompute full(3)|2xselective(layernorm,mlp)|none" + rest)["recompute"],
+            "full(3)|2xselective(mlp,layernorm)|none");
+  EXPECT_EQ(PlanOf(" --rank-recompute 2xoffload(3)|full|full" + rest)["recompute"],
+            "2xoffload(3)|2xfull");
+  const Outcome outcome = RunCommand("estimate --rank-recompute full(3)|3xnone" + rest);
+  EXPECT_THAT(outcome.out, StartsWith("tp2 sp pp4 dp2 mbs1 zero1 full(3)|3xnone: "));
+  EXPECT_THAT(outcome.out, HasSubstr("full(3)|3xnone, by pipeline rank\n"));
+  // As the planner writes it, so the flag takes it, and a job's gives way to other flags.
+  const std::string folder = testing::TempDir() + "/ranks";
+  const Outcome exported = RunCommand(
+      "estimate --rank-recompute full(3)|3xnone --export megatron "
+      "--out " +
+      folder + rest);
+  EXPECT_THAT(exported.out + exported.err, HasSubstr("parallel.rank_recompute"));
+  const auto of_job = [&](const std::string& flags) {
+    return PlanOf(" " + folder + "/job.json" + flags)["recompute"];
+  };
+  EXPECT_EQ(of_job(""), "full(3)|3xnone");
+  EXPECT_EQ(of_job(" --recompute full"), "full");
+  EXPECT_EQ(of_job(" --pp 2"), "none");
+  EXPECT_EQ(of_job(" --rank-recompute 3xnone|full"), "3xnone|full");
+}
+
 TEST(Estimate, FitsAndSaysSo) {
   const Outcome outcome = RunCommand("estimate --tp 2 --recompute full" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0) << outcome.out;

@@ -29,15 +29,23 @@ TEST(Parallel, RandomConfigsAreWrittenAndReadBackEqual) {
     p.micro_batch_size = from(1, 64);
     p.zero = from(0, 3);
     p.zero_shard = from(0, 64);
-    p.recompute.granularity = static_cast<RecomputeGranularity>(from(0, 2));
-    if (p.recompute.granularity == RecomputeGranularity::kFull)
-      p.recompute.full_layers = from(0, 9);
-    else
-      p.recompute.offload_layers = from(0, 9);
-    if (p.recompute.granularity == RecomputeGranularity::kSelective) {
-      for (int i = 0; i < kRecomputeModules; ++i)
-        if (i == round % kRecomputeModules || from(0, 1) == 1)
-          p.recompute.modules.push_back(static_cast<RecomputeModule>(i));
+    const auto some_recompute = [&] {
+      Recompute r{.granularity = static_cast<RecomputeGranularity>(from(0, 2))};
+      if (r.granularity == RecomputeGranularity::kFull)
+        r.full_layers = from(0, 9);
+      else
+        r.offload_layers = from(0, 9);
+      if (r.granularity == RecomputeGranularity::kSelective) {
+        for (int i = 0; i < kRecomputeModules; ++i)
+          if (i == round % kRecomputeModules || from(0, 1) == 1)
+            r.modules.push_back(static_cast<RecomputeModule>(i));
+      }
+      return r;
+    };
+    if (from(0, 1) == 0) {
+      p.recompute = some_recompute();
+    } else {
+      for (int rank = 0; rank < p.pipeline; ++rank) p.rank_recompute.push_back(some_recompute());
     }
     p.schedule = TrainingScheduleNames()[std::size_t(from(0, 11))].value;
     p.order = static_cast<RankOrder>(from(0, 1));
@@ -64,7 +72,38 @@ TEST(Parallel, RecomputeFieldsThatWouldBeIgnoredAreRefused) {
             "fields: tensor_parallel, sequence_parallel, context_parallel, context_parallel_kind, "
             "pipeline_parallel, virtual_stages, data_parallel, expert_parallel, "
             "expert_tensor_parallel, micro_batch_size, zero, zero_shard, recompute, schedule, "
-            "stage_layers, order, context_parallel_ulysses");
+            "stage_layers, order, context_parallel_ulysses, rank_recompute");
+}
+
+TEST(Parallel, RecomputeOfRanksIsOneOfEach) {
+  EXPECT_EQ(Complaint<ParallelConfig>(
+                R"({"pipeline_parallel": 2, "recompute": {"granularity": "full"},
+                    "rank_recompute": [{}, {}, {"granularity": "full"}]})"),
+            "c.json: at /rank_recompute: expected one for each of the 2 pipeline ranks, got 3\n"
+            "c.json: at /recompute: expected none beside rank_recompute, got full");
+  EXPECT_EQ(Complaint<ParallelConfig>(
+                R"({"pipeline_parallel": 2, "rank_recompute": [{"full_layers": 2}, {"gran": 1}]})"),
+            "c.json: at /rank_recompute/0/full_layers: only full recompute takes a number of "
+            "layers\n"
+            "c.json: at /rank_recompute/1/gran: unknown field; accepted fields: granularity, "
+            "modules, full_layers, offload_layers");
+  // Left out where there is none, so that files that have none stay as they were.
+  ParallelConfig p{.pipeline = 3};
+  const auto text = [&] { return WriteConfig([&](ConfigIo& io) { Fields(io, p); }); };
+  EXPECT_EQ(text().find("rank_recompute"), std::string::npos);
+  const Recompute full{.granularity = RecomputeGranularity::kFull, .full_layers = 4};
+  p.rank_recompute = {full, {.offload_layers = 2}, {}};
+  EXPECT_NE(text().find("rank_recompute"), std::string::npos);
+  EXPECT_EQ(p.RecomputeOf(1).offload_layers, 2);
+  EXPECT_TRUE(p.Offloads());
+  EXPECT_EQ(p.Recomputes(), p.rank_recompute);
+  EXPECT_EQ(ShortName(p), "tp1 cp1 pp3 vpp1 dp1 mbs1 zero1 full(4)|offload(2)|none");
+  p.rank_recompute = {full, {}, {}};
+  EXPECT_EQ(RecomputeName(p), "full(4)|2xnone");
+  EXPECT_EQ(p.Recomputes(), (std::vector<Recompute>{full, {}}));
+  EXPECT_FALSE(p.Offloads());
+  p.rank_recompute = {{}, {}, {}};
+  EXPECT_EQ(ShortName(p), "tp1 cp1 pp3 vpp1 dp1 mbs1 zero1");
 }
 
 // As nested loops count GPUs, the innermost first.

@@ -247,6 +247,84 @@ TEST(CrossCheck, OffloadedLayersAgree) {
   EXPECT_LT(hidden[hidden.size() * 9 / 10], 0.02);
 }
 
+// Recomputation, and layers too, that differ from rank to rank.
+TEST(CrossCheck, RecomputeByRankAgrees) {
+  std::mt19937 random(17);
+  const auto pick = [&](std::initializer_list<int> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  std::vector<double> closed;
+  int split = 0, others = 0;
+  for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma-2-9b"}) {
+    const ModelConfig model = PresetModel(name);
+    std::vector<Recompute> choices = RecomputeChoices(model);
+    for (const int layers : {1, 2, 4, 7}) {
+      choices.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = layers});
+    }
+    ClusterConfig config = FindCluster("dgx-h100");
+    config.nodes = 4;
+    const Cluster cluster(config);
+    for (int trial = 0; trial < 150; ++trial) {
+      const TrainingConfig training{.global_batch_size = 128, .seq_length = 4096};
+      ParallelConfig p;
+      p.tensor = pick({1, 2, 4});
+      p.sequence_parallel = p.tensor > 1;
+      p.pipeline = pick({2, 4, 8});
+      p.virtual_stages = pick({1, 1, 2});
+      p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
+      if (p.virtual_stages == 1 && pick({0, 0, 1}) == 1) {
+        p.schedule = ScheduleKind(pick({int(ScheduleKind::kGpipe), int(ScheduleKind::kZbH1),
+                                        int(ScheduleKind::kZbV), int(ScheduleKind::kDualPipe)}));
+      }
+      p.data = cluster.gpus() / (p.tensor * p.pipeline);
+      p.expert = pick({1, 8});
+      p.micro_batch_size = pick({1, 2});
+      for (int rank = 0; rank < p.pipeline; ++rank) {
+        p.rank_recompute.push_back(choices[random() % choices.size()]);
+      }
+      const bool uneven = p.schedule == ScheduleKind::k1F1B && pick({0, 1});
+      if (uneven) {
+        p.stage_layers = LayersPerChunk(model, p.pipeline, p.virtual_stages);
+        const int moved = pick({1, 2});
+        p.stage_layers.front() -= moved;
+        p.stage_layers.back() += moved;
+      }
+      if (CheckPlan(model, training, cluster.gpu(), cluster.gpus(), p)) continue;
+      const Estimator estimator(model, training, cluster);
+      const Estimate e = estimator.Itemise(p);
+      const SimulatedStep s = SimulateStep(estimator, p, ScheduleOf(p, e.micro_batches));
+      const std::string what = std::string(name) + " " + ShortName(p);
+      const double time = s.step() / e.step - 1;
+      const double memory = s.peak[std::size_t(s.fullest())] / e.peak - 1;
+      if (p.schedule == ScheduleKind::k1F1B) {
+        closed.push_back(std::abs(time));
+        split += uneven;
+        EXPECT_LT(closed.back(), 0.04) << what;
+        EXPECT_LT(std::abs(memory), 0.04) << what;
+      } else if (p.schedule == ScheduleKind::kInterleaved) {
+        EXPECT_LT(std::abs(time), 0.08) << what;
+        EXPECT_LT(memory, 0.03) << what;
+        EXPECT_GT(memory, -0.15) << what;
+      } else {
+        ++others;
+        EXPECT_LT(std::abs(time), 0.25) << what;
+        EXPECT_LT(memory, 0.06) << what;
+        EXPECT_GT(memory, -0.15) << what;
+      }
+      const SimulatedCost cost =
+          CostOfStep(estimator, e, StepSpecOf(estimator, p, ScheduleOf(p, e.micro_batches)));
+      EXPECT_NEAR(cost.step / s.step(), 1, 1e-11) << what;
+      EXPECT_NEAR(cost.peak / s.peak[std::size_t(s.fullest())], 1, 1e-12) << what;
+    }
+  }
+  EXPECT_GT(closed.size(), 100U);
+  EXPECT_GT(split, 40);
+  EXPECT_GT(others, 30);
+  std::sort(closed.begin(), closed.end());
+  EXPECT_LT(closed[closed.size() / 2], 0.01);
+  EXPECT_LT(closed[closed.size() * 9 / 10], 0.02);
+}
+
 // ZeRO-2 and 3 with the schedules that PyTorch has beside 1F1B, of which the search takes both: up
 // to 7% on these, where what a pass hides of its communication depends on what runs beside it.
 TEST(CrossCheck, ShardedStateUnderOtherSchedulesAgrees) {

@@ -11,6 +11,7 @@
 #include "planner/feasibility.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
+#include "planner/step_spec.h"
 
 namespace millwright {
 namespace {
@@ -472,6 +473,74 @@ TEST(Estimator, PeakIsTheFullestStage) {
   EXPECT_EQ(e.peak_stage, 1);
   EXPECT_NEAR(e.memory[1][MemoryItem::kActivations] / e.memory[0][MemoryItem::kActivations],
               120.0 / 112, 1e-9);
+}
+
+// A choice for each rank that is the same for all is that choice.
+TEST(Estimator, OneChoiceForEveryRankIsThatChoice) {
+  const ModelConfig model = PresetModel("mixtral-8x7b");
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 4;
+  const Cluster cluster(config);
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 4096};
+  const Estimator estimator(model, training, cluster);
+  std::vector<Recompute> choices = RecomputeChoices(model);
+  choices.push_back({.granularity = RecomputeGranularity::kFull, .full_layers = 2});
+  choices.push_back({.offload_layers = 3});
+  for (const Recompute& choice : choices) {
+    for (const ScheduleKind schedule : {ScheduleKind::k1F1B, ScheduleKind::kInterleaved,
+                                        ScheduleKind::kGpipe, ScheduleKind::kDualPipe}) {
+      ParallelConfig p{.tensor = 2,
+                       .sequence_parallel = true,
+                       .pipeline = 4,
+                       .data = 4,
+                       .recompute = choice,
+                       .schedule = schedule};
+      if (schedule == ScheduleKind::kInterleaved) p.virtual_stages = 2;
+      if (CheckPlan(model, training, cluster.gpu(), cluster.gpus(), p)) continue;
+      ParallelConfig by_rank = p;
+      by_rank.recompute = {};
+      by_rank.rank_recompute.assign(4, choice);
+      const Estimate e = estimator.Itemise(p), same = estimator.Itemise(by_rank);
+      const ScheduleChoice order = ScheduleOf(p, e.micro_batches);
+      EXPECT_EQ(same.step, e.step) << ShortName(p);
+      EXPECT_EQ(same.peak, e.peak) << ShortName(p);
+      EXPECT_EQ(same.host, e.host) << ShortName(p);
+      EXPECT_EQ(same.hfu, e.hfu) << ShortName(p);
+      EXPECT_EQ(SimulateStep(estimator, by_rank, order).step(),
+                SimulateStep(estimator, p, order).step())
+          << ShortName(p);
+    }
+  }
+}
+
+// Of two ranks with as many layers each, one with every layer run again and one with none: half of
+// the FLOPs, the sum of both ranks' work, and of each rank the memory that its own choice needs.
+TEST(Estimator, RanksWithChoicesOfTheirOwn) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  const Cluster cluster(FindCluster("dgx-h100"));
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 4096};
+  const Estimator estimator(model, training, cluster);
+  ParallelConfig p{.tensor = 2, .sequence_parallel = true, .pipeline = 2, .data = 2};
+  const Recompute full{.granularity = RecomputeGranularity::kFull};
+  const Estimate none = estimator.Itemise(p);
+  p.recompute = full;
+  const Estimate all = estimator.Itemise(p);
+  p.recompute = {};
+  p.rank_recompute = {full, {}};
+  const Estimate one = estimator.Itemise(p);
+  EXPECT_NEAR(one.hfu * one.step / (0.5 * (none.hfu * none.step + all.hfu * all.step)), 1, 1e-12);
+  EXPECT_EQ(one.memory[0].total(), all.memory[0].total());
+  EXPECT_EQ(one.memory[1].total(), none.memory[1].total());
+  EXPECT_LT(one.memory[0].total(), none.memory[0].total());
+  EXPECT_GT(one.step, none.step);
+  EXPECT_LT(one.step, all.step);
+  EXPECT_EQ(one.slowest_stage, 0);
+
+  // Two copies of the model run every layer's forward again once each for half of the batch.
+  ParallelConfig plain{.pipeline = 8, .recompute = full}, copies = plain;
+  copies.schedule = ScheduleKind::kDualPipe;
+  const Estimate of_one = estimator.Itemise(plain), of_two = estimator.Itemise(copies);
+  EXPECT_NEAR(of_two.hfu * of_two.step / (of_one.hfu * of_one.step), 1, 1e-12);
 }
 
 }  // namespace

@@ -226,5 +226,34 @@ TEST(CheckStageLayers, SaysWhatIsWrongWithASplit) {
   EXPECT_EQ(said(kZbH1, {16, 8, 8, 0}), "fine");
 }
 
+TEST(Feasibility, RecomputeOfEachRank) {
+  const ModelConfig model = PresetModel("llama-3.1-8b");
+  ParallelConfig plan{.pipeline = 2};
+  const Recompute full{.granularity = RecomputeGranularity::kFull};
+  const auto detail = [&] {
+    const Verdict verdict = CheckRecompute(model, plan);
+    return verdict ? verdict->detail : "";
+  };
+  plan.rank_recompute = {full, {}};
+  EXPECT_EQ(detail(), "");
+  plan.rank_recompute = {full};
+  EXPECT_EQ(detail(), "recompute of 1 pipeline ranks is given, and the plan has 2");
+  plan.rank_recompute = {
+      full, {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMoe}}};
+  EXPECT_EQ(detail(), "rank 1: llama-3.1-8b has no experts for moe");
+  plan.rank_recompute = {full, {}};
+  plan.recompute = full;
+  EXPECT_EQ(detail(), "full of all ranks is given beside full|none of each");
+  plan.recompute = {};
+  plan.rank_recompute = {full, {.offload_layers = 1}};
+  plan.schedule = ScheduleKind::kZbH1;
+  EXPECT_TRUE(CheckOffload(plan));
+  plan.schedule = ScheduleKind::k1F1B;
+  EXPECT_FALSE(CheckOffload(plan));
+  EXPECT_FALSE(RunsIn(Framework::kMegatron, plan));
+  plan.rank_recompute.clear();
+  EXPECT_TRUE(RunsIn(Framework::kMegatron, plan));
+}
+
 }  // namespace
 }  // namespace millwright

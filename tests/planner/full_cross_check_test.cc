@@ -54,6 +54,10 @@ TEST(FullCrossCheck, FoldedIsFullWhereNoLinkIsShared) {
           p.context_ulysses = 2;
           p.data /= 2;
         }
+        if (trial % 4 == 0) {  // of each rank its own
+          p.rank_recompute.assign(std::size_t(p.pipeline), std::exchange(p.recompute, {}));
+          p.rank_recompute.back() = choices[std::size_t(trial) % choices.size()];
+        }
         training.global_batch_size = std::int64_t{8} * p.data;
         if (CheckPlan(model, training, cluster.gpu(), gpus, p)) continue;
         const Estimator estimator(model, training, cluster);

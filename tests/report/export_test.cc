@@ -383,6 +383,10 @@ class RandomJobs {
       if (job.model.has_moe()) r.modules.push_back(RecomputeModule::kMoeAct);
       if (job.model.latent) r.modules.push_back(RecomputeModule::kMlaUpProj);
     }
+    if (p.pipeline > 1 && Seldom()) {
+      p.rank_recompute.resize(std::size_t(p.pipeline));
+      p.rank_recompute.front() = std::exchange(r, {});
+    }
     return job;
   }
 
@@ -402,6 +406,7 @@ TEST(ExportMegatron, RoundTripsButForWhatItSays) {
     for (const Unexpressed& u : exported.unexpressed) {
       said.insert(u.field);
       if (u.field.starts_with("model.moe.")) said.insert("model.moe");
+      if (u.field == "parallel.rank_recompute") said.insert("parallel.recompute");
       if (u.field == "parallel.schedule") ++other_schedules;
     }
     seen.insert(said.begin(), said.end());

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <mutex>
 
 #include "runtime/cpu_backend.h"
@@ -237,6 +238,52 @@ TEST(Execution, OrderIsThatOfTheSchedule) {
     EXPECT_EQ(executed, expected);
     EXPECT_TRUE(in_order);
   });
+}
+
+// Each pipeline rank drops and runs again what its own choice says, with layers divided by hand
+// too.
+TEST(Execution, RecomputeByRank) {
+  const Recompute full{.granularity = RecomputeGranularity::kFull};
+  const Recompute first{.granularity = RecomputeGranularity::kFull, .full_layers = 1};
+  const Recompute mlp{.granularity = RecomputeGranularity::kSelective,
+                      .modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm}};
+  const Workload uneven = TinyWorkload(WithLayers(TinyModel(), 8),
+                                       {.tensor = 2,
+                                        .sequence_parallel = true,
+                                        .pipeline = 4,
+                                        .stage_layers = {1, 2, 3, 2},
+                                        .rank_recompute = {full, first, mlp, {}}},
+                                       8, 4);
+  ExpectAgreement(uneven);
+  for (const ScheduleKind schedule :
+       {ScheduleKind::kInterleaved, ScheduleKind::kZbV, ScheduleKind::kDualPipe}) {
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8),
+                                 {.pipeline = 2,
+                                  .virtual_stages = ChoosesChunks(schedule) ? 2 : 1,
+                                  .data = 2,
+                                  .schedule = schedule,
+                                  .rank_recompute = {first, mlp}},
+                                 16, 4));
+  }
+  // All of the one layer of rank 0 and of the first of rank 1, parts of rank 2's, nothing of rank
+  // 3's.
+  std::array<int, 4> again{};
+  std::mutex mutex;
+  RunThreads(uneven.ranks(), [&](Communicator& communicator) {
+    CpuBackend<double> backend(communicator);
+    Execution execution(uneven, backend);
+    execution.ComputeGradients(0);
+    const int rank = PlaceOf(uneven.parallel, communicator.rank()).pipeline;
+    const std::lock_guard lock(mutex);
+    for (const ExecutedOperator& op : execution.operators()) {
+      again[std::size_t(rank)] += op.recomputed;
+    }
+  });
+  EXPECT_GT(again[0], 0);
+  EXPECT_EQ(again[1], again[0]);
+  EXPECT_GT(again[2], 0);
+  EXPECT_LT(again[2], 3 * again[0]);
+  EXPECT_EQ(again[3], 0);
 }
 
 TEST(Execution, SameBytesEveryTime) {

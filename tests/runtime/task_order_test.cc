@@ -130,6 +130,14 @@ TEST(TaskOrder, OfExpertsHeadsExchangedAndTiedHeads) {
                                 .sequence_parallel = true,
                                 .pipeline = 2,
                                 .recompute = {.granularity = RecomputeGranularity::kFull}});
+  ExpectSameOrder(
+      TinyModel(),
+      {.tensor = 2,
+       .sequence_parallel = true,
+       .pipeline = 2,
+       .rank_recompute = {
+           {.granularity = RecomputeGranularity::kFull, .full_layers = 1},
+           {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlp}}}});
 }
 
 }  // namespace
