@@ -124,11 +124,11 @@ class PlanQuestion {
   std::optional<Clock::time_point> simulate_until_;
 };
 
-// The best of what the framework's schedules allow, where that is not the best plan.
+// The best of what the framework runs, where that is not the best plan.
 std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
   constexpr std::size_t kFew = 8;
   const auto runs = [&](const ParallelConfig& plan) {
-    return RunsIn(job_.training.framework, plan.schedule);
+    return RunsIn(job_.training.framework, plan);
   };
   if (answer.plans().empty() || runs(answer.plans().front().estimate.plan)) return {};
   SearchResult few{.plans = answer.result.in_framework, .memory_limit = answer.result.memory_limit};
@@ -395,6 +395,9 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Flag("--offload", offload,
             "let plans move activations to host memory and back; off by default, since no measured "
             "run holds its cost closely and few frameworks have it with pipelines");
+  line.Flag("--recompute-by-rank", options.recompute_by_rank,
+            "choose recomputation, and the layers with it, for each pipeline rank of the best "
+            "plans; interleaved ranks keep their layers; no framework can be told the result");
   line.Text("--memory-margin", "X%", margin,
             "GPU memory that a plan must leave free (default: 5%)");
   line.Switch("--simulate", simulate,
@@ -488,6 +491,9 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   }
   if (aimed.objective == Objective::kMemory && aimed.deadline) {
     line.Problem("--deadline", "asks for speed; give --objective throughput or cost");
+  }
+  if (aimed.objective == Objective::kMemory && options.recompute_by_rank) {
+    line.Problem("--recompute-by-rank", "is for speed; give --objective throughput or cost");
   }
   if (!robust) {
     if (gpu_jitter) line.Problem("--gpu-jitter", "needs --robust");

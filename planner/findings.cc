@@ -13,7 +13,7 @@ auto Degrees(const ParallelConfig& p) {
                     p.recompute.full_layers, p.recompute.offload_layers, p.recompute.modules,
                     p.zero, p.zero_shard, p.tensor, p.sequence_parallel, p.context, p.context_kind,
                     p.pipeline, p.virtual_stages, p.expert, p.expert_tensor, p.micro_batch_size,
-                    p.stage_layers, p.order, p.context_ulysses);
+                    p.stage_layers, p.order, p.context_ulysses, p.rank_recompute);
 }
 
 }  // namespace
@@ -99,13 +99,8 @@ bool ParetoFront::Beats(Seconds step, Bytes peak) const {
 }
 
 LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training) {
-  return {plan.tensor,
-          plan.context,
-          static_cast<int>(plan.context_kind),
-          plan.pipeline,
-          plan.expert,
-          plan.expert_tensor,
-          RunsIn(training.framework, plan.schedule) ? 1 : 0};
+  return {plan.tensor, plan.context,       static_cast<int>(plan.context_kind),     plan.pipeline,
+          plan.expert, plan.expert_tensor, RunsIn(training.framework, plan) ? 1 : 0};
 }
 
 OutOfMemory& Findings::RejectForMemory(MemoryItem largest, std::int64_t plans) {
@@ -133,6 +128,7 @@ void Merge(Findings& into, const Findings& from) {
   };
   best(into.best, from.best);
   best(into.near, from.near);
+  best(into.by_rank, from.by_rank);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (std::size_t i = 0; i < kBounds; ++i) into.ruled_out[i] += from.ruled_out[i];

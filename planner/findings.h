@@ -76,7 +76,7 @@ class ParetoFront {
 };
 
 // The degrees that tell layouts apart: tp, cp and its kind, pp, ep, etp; and whether the framework
-// runs the schedule.
+// runs it.
 using LayoutKey = std::array<int, 7>;
 LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
 
@@ -84,6 +84,9 @@ struct Findings {
   Objective objective = Objective::kThroughput;
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
   std::map<LayoutKey, std::optional<RankedPlan>> near;  //   and the best that nearly does
+  // And the fastest where each stage has the fastest choice of recomputation with which it fits:
+  // the plan without one, and its step with them.
+  std::map<LayoutKey, std::optional<RankedPlan>> by_rank;
   ParetoFront pareto;
   std::int64_t searched = 0;                      // costed, whether they fit or not
   std::array<std::int64_t, kBounds> ruled_out{};  // candidates
@@ -101,8 +104,8 @@ struct Findings {
 
 void Merge(Findings& into, const Findings& from);
 
-// The best of each layout, `top` at most, best first; of `in_framework` alone those whose
-// schedule the framework runs.
+// The best of each layout, `top` at most, best first; of `in_framework` alone those that the
+// framework runs.
 std::vector<RankedPlan> BestOfLayouts(const Findings& findings, int top, bool in_framework);
 
 }  // namespace millwright

@@ -41,6 +41,17 @@ class Reader {
   std::string_view bytes_;
 };
 
+template <class Io, class Choice>
+void RecomputeFields(Io& io, Choice& recompute) {
+  io(recompute.granularity);
+  io(recompute.full_layers);
+  io(recompute.offload_layers);
+  std::size_t modules = recompute.modules.size();
+  io(modules);
+  if constexpr (Io::kReads) recompute.modules.resize(modules);
+  for (auto& module : recompute.modules) io(module);
+}
+
 template <class Io, class Plan>  // Plan: a RankedPlan, const where it is written
 void Fields(Io& io, Plan& ranked) {
   auto& p = ranked.plan;
@@ -61,17 +72,15 @@ void Fields(Io& io, Plan& ranked) {
   io(p.schedule);
   io(p.order);
   io(p.context_ulysses);
-  io(p.recompute.granularity);
-  io(p.recompute.full_layers);
-  io(p.recompute.offload_layers);
-  std::size_t modules = p.recompute.modules.size();
-  io(modules);
-  if constexpr (Io::kReads) p.recompute.modules.resize(modules);
-  for (auto& module : p.recompute.modules) io(module);
+  RecomputeFields(io, p.recompute);
   std::size_t stages = p.stage_layers.size();
   io(stages);
   if constexpr (Io::kReads) p.stage_layers.resize(stages);
   for (auto& layers : p.stage_layers) io(layers);
+  std::size_t ranks = p.rank_recompute.size();
+  io(ranks);
+  if constexpr (Io::kReads) p.rank_recompute.resize(ranks);
+  for (auto& recompute : p.rank_recompute) RecomputeFields(io, recompute);
 }
 
 template <class Io, class Optional>
@@ -88,7 +97,7 @@ void MaybeFields(Io& io, Optional& plan) {
 
 std::string BytesOf(const Findings& findings) {
   Writer io;
-  for (const auto* plans : {&findings.best, &findings.near}) {
+  for (const auto* plans : {&findings.best, &findings.near, &findings.by_rank}) {
     io(plans->size());
     for (const auto& [key, plan] : *plans) {
       io(key);
@@ -111,7 +120,7 @@ Findings FindingsOf(std::string_view bytes) {
   Reader io(bytes);
   Findings findings;
   std::size_t count = 0;
-  for (auto* plans : {&findings.best, &findings.near}) {
+  for (auto* plans : {&findings.best, &findings.near, &findings.by_rank}) {
     io(count);
     for (std::size_t i = 0; i < count; ++i) {
       LayoutKey key{};

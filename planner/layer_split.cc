@@ -60,34 +60,59 @@ struct Piece {
   int first = 0, front = 0, end = 0, back = 0;
 };
 
+// Compared in order.
+using Value = std::array<double, 2>;
+constexpr Value kNone{std::numeric_limits<double>::infinity(), 0};
+
 class Splitter {
  public:
-  Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit);
+  // `choices`: of recomputation, of which each rank has its best; of several.
+  Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit,
+           std::span<const Recompute> choices);
 
-  // The layers of each stage, of the fastest split whose slowest rank takes `bound` at most.
-  std::optional<std::vector<int>> Best(Seconds bound);
+  // The plan with its layers divided, of the fastest split whose slowest rank takes `bound` at
+  // most; where choices let ranks trade work for another's, of several that may be fastest.
+  std::vector<ParallelConfig> Best(Seconds bound);
+  // With its layers as they are.
+  std::optional<ParallelConfig> WithItsLayers() const;
 
-  Seconds SlowestAsItIs() const;
+  Seconds SlowestOf(const ParallelConfig& plan) const;
 
  private:
   struct State {
-    double value = std::numeric_limits<double>::infinity();
+    Value value = kNone;
     int front = 0, back = 0;  // what the slot before took
   };
   struct Solution {
-    double value = 0;
+    Value value;
     std::vector<int> layers;
+    std::vector<int> choices;  // of each rank
+    Seconds slowest, sum;
+  };
+  struct Choice {
+    Recompute recompute;
+    std::vector<TreatedLayer> treated, rest;
+  };
+  // Of all ranks of a slot with a piece, with the best choice of each.
+  struct SlotCost {
+    Seconds slowest, sum;
+    bool fits = true;
+    std::vector<int> choices;
+    void Add(const RankCost& cost, int choice, bool fits);
   };
   // Slot by slot over how many layers are taken at the front and at the back: least of the join of
   // all values, among pieces whose ranks fit and take `bound` at most.
-  template <class Value, class Join>
-  std::optional<Solution> Solve(Seconds bound, const Value& value, const Join& join);
+  template <class Of, class Join>
+  std::optional<Solution> Solve(Seconds bound, const Of& value, const Join& join);
   template <class Act>
   void ForEachPiece(std::size_t slot, int front_taken, int back_taken, Seconds bound,
                     const Act& act) const;
-  const RankCost& CostOf(std::size_t slot, const Piece& piece);
-  RankCost CostOfRank(int rank, const Slot& slot, const Piece& piece) const;
-  std::vector<RankCost> CostsOf(const std::vector<StageContent>& stages) const;
+  const SlotCost& CostOf(std::size_t slot, const Piece& piece);
+  StageContent ContentOf(int rank, const Slot& slot, const Piece& piece) const;
+  void AddBest(const StageContent& of_rank, SlotCost& cost) const;
+  ParallelConfig PlanOf(std::vector<int> layers, const std::vector<int>& choices) const;
+  std::optional<Solution> LeastWork(Seconds bound);
+  void AddFaster(const Solution& of_slowest, std::vector<ParallelConfig>& plans);
   Seconds Work(int first, int layers) const {
     const int end = first + layers;
     return work_before_[std::size_t(end)] - work_before_[std::size_t(first)];
@@ -104,15 +129,17 @@ class Splitter {
   std::vector<int> rank_of_stage_;
   int stages_, copies_;
   ShapeCosts shape_;
-  std::vector<TreatedLayer> treated_, rest_;
+  std::vector<Choice> choices_;
+  bool has_full_ = false;             // among them, of all layers
   std::vector<int> kinds_;            // of every layer
   std::vector<Seconds> work_before_;  // of the layers before each, with nothing run again
   std::map<std::vector<int>, std::size_t> windows_;  // rows of layer kinds, numbered
   std::unordered_map<std::int64_t, std::size_t> window_at_;
-  std::map<std::array<std::size_t, 3>, RankCost> costs_;
+  std::map<std::array<std::size_t, 3>, SlotCost> costs_;
 };
 
-Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit)
+Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit,
+                   std::span<const Recompute> choices)
     : estimator_(estimator),
       plan_(plan),
       limit_(limit),
@@ -123,15 +150,26 @@ Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes
       stages_(StagesPerCopy(plan)),
       copies_(CopiesOfModel(plan.schedule)),
       shape_(estimator.CostShape(ShapeOf(plan, estimator.training()))),
-      treated_(shape_.Treat(plan.recompute)),
-      rest_(shape_.Treat(OfOthers(plan.recompute))),
       work_before_{Seconds(0)} {
-  shape_.Pair(plan.recompute, treated_);
-  shape_.Pair(OfOthers(plan.recompute), rest_);
+  const auto treats_some = [](const Recompute& r) {
+    return r.full_layers > 0 || r.offload_layers > 0;
+  };
+  std::vector<TreatedChoice> of_all;
+  for (const Recompute& choice : choices) {
+    if (!treats_some(choice)) of_all.push_back({&choice, shape_.Treat(choice)});
+  }
+  for (const TreatedChoice& choice : Undominated(of_all)) {
+    choices_.push_back({*choice.recompute, choice.treated, choice.treated});
+    has_full_ = has_full_ || choice.recompute->granularity == RecomputeGranularity::kFull;
+  }
+  for (const Recompute& choice : choices) {
+    if (!treats_some(choice)) continue;
+    choices_.push_back({choice, shape_.Treat(choice), shape_.Treat(OfOthers(choice))});
+  }
   const std::vector<LayerKind>& kinds = estimator.kinds();
   for (const LayerRun& run : estimator.model().layers) {
     const auto kind = std::find(kinds.begin(), kinds.end(), run.kind) - kinds.begin();
-    const TreatedLayer& layer = rest_[std::size_t(kind)];
+    const TreatedLayer& layer = choices_.front().treated[std::size_t(kind)];
     for (int i = 0; i < run.count; ++i) {
       kinds_.push_back(int(kind));
       work_before_.push_back(work_before_.back() + layer.forward + layer.plain_backward);
@@ -139,10 +177,9 @@ Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes
   }
 }
 
-RankCost Splitter::CostOfRank(int rank, const Slot& slot, const Piece& piece) const {
+StageContent Splitter::ContentOf(int rank, const Slot& slot, const Piece& piece) const {
   const auto at = [&](int layer) { return kinds_.begin() + layer; };
-  std::vector<StageContent> contents(1);
-  StageContent& content = contents.front();
+  StageContent content;
   content.ranks = {rank};
   content.layers.assign(estimator_.kinds().size(), 0);
   for (std::size_t s = 0; s < rank_of_stage_.size(); ++s) {
@@ -160,14 +197,40 @@ RankCost Splitter::CostOfRank(int rank, const Slot& slot, const Piece& piece) co
     content.total_layers += int(chunk.size());
     content.chunks.push_back(std::move(chunk));
   }
-  return CostsOf(contents).front();
+  return content;
 }
 
-std::vector<RankCost> Splitter::CostsOf(const std::vector<StageContent>& stages) const {
+void Splitter::SlotCost::Add(const RankCost& cost, int choice, bool has_room) {
+  slowest = std::max(slowest, cost.time);
+  sum += cost.time;
+  fits = fits && has_room;
+  choices.push_back(choice);
+}
+
+// The fastest choice that fits; where none does, any.
+void Splitter::AddBest(const StageContent& of_rank, SlotCost& cost) const {
+  const std::vector<StageContent> stages = {of_rank};
   PipelineTerms terms(estimator_, shape_, stages, plan_);
   terms.SetInFlight();
-  const std::vector<int> some = SomeLayers(stages, plan_.recompute);
-  return terms.CostOfRanks({.treated = treated_, .rest = rest_, .some = some});
+  std::size_t longest = 0;
+  for (const std::vector<int>& chunk : of_rank.chunks) longest = std::max(longest, chunk.size());
+  RankCost best;
+  int of_best = -1;
+  for (std::size_t c = 0; c < choices_.size(); ++c) {
+    const Recompute& recompute = choices_[c].recompute;
+    // No more than there are: that is all of them.
+    if (has_full_ && recompute.full_layers > 0 && recompute.full_layers >= int(longest)) continue;
+    if (recompute.offload_layers > std::max(1, int(longest)) && choices_.size() > 1) continue;
+    const std::vector<int> some = SomeLayers(stages, recompute);
+    const RankCost one =
+        terms.CostOfRanks({.treated = choices_[c].treated, .rest = choices_[c].rest, .some = some})
+            .front();
+    if (one.peak > limit_ || !HostHolds(one.host, host_limit_)) continue;
+    if (of_best >= 0 && one.time >= best.time) continue;
+    best = one;
+    of_best = int(c);
+  }
+  cost.Add(best, of_best, of_best >= 0);
 }
 
 std::size_t Splitter::WindowId(int first, int layers) {
@@ -183,15 +246,12 @@ std::size_t Splitter::WindowId(int first, int layers) {
   return at->second;
 }
 
-const RankCost& Splitter::CostOf(std::size_t slot, const Piece& piece) {
+const Splitter::SlotCost& Splitter::CostOf(std::size_t slot, const Piece& piece) {
   const auto [at, inserted] = costs_.try_emplace(
       {slot, WindowId(piece.first, piece.front), WindowId(piece.end - piece.back, piece.back)});
   if (inserted) {
     for (const int rank : slots_[slot].ranks) {
-      const RankCost cost = CostOfRank(rank, slots_[slot], piece);
-      at->second.time = std::max(at->second.time, cost.time);
-      at->second.peak = std::max(at->second.peak, cost.peak);
-      at->second.host = std::max(at->second.host, cost.host);
+      AddBest(ContentOf(rank, slots_[slot], piece), at->second);
     }
   }
   return at->second;
@@ -227,24 +287,24 @@ void Splitter::ForEachPiece(std::size_t slot, int front_taken, int back_taken, S
   }
 }
 
-template <class Value, class Join>
-std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Value& value,
+template <class Of, class Join>
+std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Of& value,
                                                   const Join& join) {
   const int layers = int(kinds_.size());
   const bool mirrored = slots_.front().back.has_value();
   std::vector<std::vector<State>> best(slots_.size() + 1,
                                        std::vector<State>(At(layers, layers) + 1));
-  best[0][0].value = 0;
+  best[0][0].value = {0, 0};
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     for (int front = 0; front <= layers; ++front) {
       for (int back = 0; back <= (mirrored ? layers - front : 0); ++back) {
         const State& from = best[slot][At(front, back)];
-        if (std::isinf(from.value)) continue;
+        if (from.value >= kNone) continue;
         ForEachPiece(slot, front, back, bound, [&](const Piece& piece) {
-          const RankCost& cost = CostOf(slot, piece);
-          if (cost.time > bound || cost.peak > limit_ || !HostHolds(cost.host, host_limit_)) return;
+          const SlotCost& cost = CostOf(slot, piece);
+          if (cost.slowest > bound || !cost.fits) return;
           State& to = best[slot + 1][At(front + piece.front, back + piece.back)];
-          const double joined = join(from.value, value(cost.time, piece));
+          const Value joined = join(from.value, value(cost, piece));
           if (joined < to.value) to = {joined, piece.front, piece.back};
         });
       }
@@ -257,40 +317,166 @@ std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Value& va
     }
   }
   int back = layers - front;
-  Solution solution{.value = best.back()[At(front, back)].value, .layers = {}};
-  if (std::isinf(solution.value)) return {};
-  solution.layers.resize(std::size_t(stages_));
+  Solution solution{.value = best.back()[At(front, back)].value,
+                    .layers = std::vector<int>(std::size_t(stages_)),
+                    .choices = std::vector<int>(std::size_t(plan_.pipeline)),
+                    .slowest{},
+                    .sum{}};
+  if (solution.value >= kNone) return {};
   for (std::size_t slot = slots_.size(); slot-- > 0;) {
     const State& state = best[slot + 1][At(front, back)];
     solution.layers[std::size_t(slots_[slot].front)] = state.front;
     if (mirrored) solution.layers[std::size_t(*slots_[slot].back)] = state.back;
     front -= state.front;
     back -= state.back;
+    const SlotCost& cost = CostOf(
+        slot, {.first = front, .front = state.front, .end = layers - back, .back = state.back});
+    solution.slowest = std::max(solution.slowest, cost.slowest);
+    solution.sum += cost.sum;
+    for (std::size_t i = 0; i < slots_[slot].ranks.size(); ++i) {
+      solution.choices[std::size_t(slots_[slot].ranks[i])] = cost.choices[i];
+    }
   }
   return solution;
 }
 
-std::optional<std::vector<int>> Splitter::Best(Seconds bound) {
-  const auto slowest = Solve(
-      bound, [](Seconds time, const Piece&) { return time.value; },
-      [](double a, double b) { return std::max(a, b); });
-  if (!slowest) return {};
-  // Layers at the two ends of a slot may be told apart by what they do to the schedule's waits,
-  // which this does not see: even ones wait least.
-  auto even = Solve(
-      Seconds(slowest->value),
-      [](Seconds, const Piece& p) { return double(p.front) * p.front + double(p.back) * p.back; },
-      [](double a, double b) { return a + b; });
-  MILLWRIGHT_CHECK(even.has_value());
-  return std::move(even->layers);
+ParallelConfig Splitter::PlanOf(std::vector<int> layers, const std::vector<int>& choices) const {
+  ParallelConfig plan = plan_;
+  plan.stage_layers = std::move(layers);
+  plan.recompute = choices_[std::size_t(choices.front())].recompute;
+  plan.rank_recompute.clear();
+  if (std::count(choices.begin(), choices.end(), choices.front()) == std::ssize(choices)) {
+    return plan;
+  }
+  plan.recompute = {};
+  for (const int choice : choices) {
+    plan.rank_recompute.push_back(choices_[std::size_t(choice)].recompute);
+  }
+  return plan;
 }
 
-Seconds Splitter::SlowestAsItIs() const {
+Value Sum(const Value& a, const Value& b) { return {a[0] + b[0], a[1] + b[1]}; }
+
+// Layers at the two ends of a slot may be told apart by what they do to the schedule's waits, which
+// this does not see: even ones wait least.
+double Uneven(const Piece& p) { return double(p.front) * p.front + double(p.back) * p.back; }
+
+std::vector<ParallelConfig> Splitter::Best(Seconds bound) {
+  const auto slowest = Solve(
+      bound,
+      [](const SlotCost& cost, const Piece&) {
+        return Value{cost.slowest.value, 0};
+      },
+      [](const Value& a, const Value& b) { return std::max(a, b); });
+  if (!slowest) return {};
+  bound = Seconds(slowest->value[0]);
+  const bool one_choice = choices_.size() == 1;
+  const auto solution = one_choice ? Solve(
+                                         bound,
+                                         [](const SlotCost&, const Piece& p) {
+                                           return Value{Uneven(p), 0};
+                                         },
+                                         Sum)
+                                   : LeastWork(bound);
+  MILLWRIGHT_CHECK(solution.has_value());
+  std::vector<ParallelConfig> plans = {PlanOf(solution->layers, solution->choices)};
+  if (!one_choice && plan_.schedule == ScheduleKind::k1F1B) AddFaster(*solution, plans);
+  return plans;
+}
+
+std::optional<Splitter::Solution> Splitter::LeastWork(Seconds bound) {
+  // Whole picoseconds, so that sums of any order are the same.
+  return Solve(
+      bound,
+      [](const SlotCost& cost, const Piece& piece) {
+        return Value{std::round(1e12 * cost.sum.value), Uneven(piece)};
+      },
+      Sum);
+}
+
+// With ever less time for the slowest rank the least work grows: from the most time that may be
+// worth its while down to that of the fastest slowest rank.
+void Splitter::AddFaster(const Solution& of_slowest, std::vector<ParallelConfig>& plans) {
+  const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator_.model(), plan_));
+  const PipelineTerms terms(estimator_, shape_, stages, plan_);
+  const double micro_batches = double(estimator_.training().global_batch_size) /
+                               (double(plan_.data) * double(plan_.micro_batch_size));
+  Seconds best = terms.MakespanOf(of_slowest.sum, of_slowest.slowest);
+  // Every micro-batch but one meets the slowest rank at its pace.
+  const auto most = [&](Seconds sum) {
+    return micro_batches > 1 ? (1 / (micro_batches - 1)) * (best - sum)
+                             : Seconds(std::numeric_limits<double>::infinity());
+  };
+  Seconds bound = most(work_before_.back());
+  while (bound > of_slowest.slowest) {
+    const auto other = LeastWork(bound);
+    MILLWRIGHT_CHECK(other.has_value());
+    const Seconds makespan = terms.MakespanOf(other->sum, other->slowest);
+    if (makespan < best) {
+      best = makespan;
+      plans.push_back(PlanOf(other->layers, other->choices));
+    }
+    if (terms.MakespanOf(other->sum, of_slowest.slowest) >= best) return;
+    bound = std::min(Seconds(std::nextafter(other->slowest.value, 0)), most(other->sum));
+  }
+}
+
+std::optional<ParallelConfig> Splitter::WithItsLayers() const {
+  ParallelConfig plain = plan_;
+  plain.rank_recompute.clear();
+  SlotCost all;
+  for (const StageContent& of_rank : StagesOfPlan(estimator_.model(), plain)) {
+    AddBest(of_rank, all);
+  }
+  if (!all.fits) return {};
+  return PlanOf(plan_.stage_layers, all.choices);
+}
+
+Seconds Splitter::SlowestOf(const ParallelConfig& plan) const {
+  const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator_.model(), plan));
+  PipelineTerms terms(estimator_, shape_, stages, plan);
+  terms.SetInFlight();
+  const TreatedStages treated = TreatStages(shape_, stages, plan.Recomputes());
   Seconds slowest;
-  for (const RankCost& cost : CostsOf(DistinctStages(StagesOfPlan(estimator_.model(), plan_)))) {
+  for (const RankCost& cost : terms.CostOfRanks(treated.terms())) {
     slowest = std::max(slowest, cost.time);
   }
   return slowest;
+}
+
+// The fastest of what is tried in the place of a plan, where it is worth it.
+class Improved {
+ public:
+  Improved(const Estimator& estimator, const ParallelConfig& plan, Bytes memory_limit)
+      : estimator_(estimator), limit_(memory_limit), as_it_is_(estimator.Itemise(plan)) {}
+
+  bool fits() const { return FitsIn(as_it_is_); }
+  void Try(const ParallelConfig& plan) {
+    Estimate estimate = estimator_.Itemise(plan);
+    if (!FitsIn(estimate)) return;
+    const bool worth_it = !fits() || estimate.step <= (1 - kWorthIt) * as_it_is_.step;
+    if (worth_it && (!best_ || estimate.step < best_->step)) best_ = std::move(estimate);
+  }
+  std::optional<Estimate>& best() { return best_; }
+
+ private:
+  bool FitsIn(const Estimate& estimate) const {
+    return estimate.peak <= limit_ && HostHolds(estimate.host, estimate.host_capacity);
+  }
+  const Estimator& estimator_;
+  const Bytes limit_;
+  const Estimate as_it_is_;
+  std::optional<Estimate> best_;
+};
+
+// Where the plan fits no slowest rank may be slower than `slowest`.
+void TrySplits(Splitter& splitter, Seconds slowest, Improved& improved) {
+  for (const double slower : kSlower) {
+    if (improved.fits() && slower > 1) return;
+    const std::vector<ParallelConfig> splits = splitter.Best(slower * slowest);
+    for (const ParallelConfig& split : splits) improved.Try(split);
+    if (!splits.empty()) return;
+  }
 }
 
 }  // namespace
@@ -299,26 +485,27 @@ bool CanSplit(const ParallelConfig& plan) { return plan.pipeline > 1 && !SlotsOf
 
 std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConfig& plan,
                                   Bytes memory_limit) {
+  MILLWRIGHT_CHECK(plan.rank_recompute.empty());
   if (!CanSplit(plan)) return {};
-  const Estimate as_it_is = estimator.Itemise(plan);
-  const auto fits_in = [&](const Estimate& estimate) {
-    return estimate.peak <= memory_limit && HostHolds(estimate.host, estimate.host_capacity);
-  };
-  const bool fits = fits_in(as_it_is);
-  Splitter splitter(estimator, plan, memory_limit);
-  const Seconds slowest = splitter.SlowestAsItIs();
-  for (const double slower : kSlower) {
-    if (fits && slower > 1) break;
-    const std::optional<std::vector<int>> layers = splitter.Best(slower * slowest);
-    if (!layers) continue;
-    ParallelConfig split = plan;
-    split.stage_layers = *layers;
-    Estimate estimate = estimator.Itemise(split);
-    if (!fits_in(estimate)) return {};
-    if (fits && estimate.step > (1 - kWorthIt) * as_it_is.step) return {};
-    return estimate;
+  Improved improved(estimator, plan, memory_limit);
+  Splitter splitter(estimator, plan, memory_limit, {&plan.recompute, 1});
+  TrySplits(splitter, splitter.SlowestOf(plan), improved);
+  return std::move(improved.best());
+}
+
+std::optional<Estimate> BestByRank(const Estimator& estimator, const ParallelConfig& plan,
+                                   Bytes memory_limit, std::span<const Recompute> choices) {
+  if (plan.pipeline == 1 || choices.empty()) return {};
+  Improved improved(estimator, plan, memory_limit);
+  Splitter splitter(estimator, plan, memory_limit, choices);
+  Seconds slowest = splitter.SlowestOf(plan);
+  if (const std::optional<ParallelConfig> as_they_are = splitter.WithItsLayers()) {
+    improved.Try(*as_they_are);
+    const Seconds own = splitter.SlowestOf(*as_they_are);
+    slowest = improved.fits() ? std::min(slowest, own) : own;
   }
-  return {};
+  if (CanSplit(plan)) TrySplits(splitter, slowest, improved);
+  return std::move(improved.best());
 }
 
 }  // namespace millwright

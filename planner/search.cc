@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "cost_models/operators.h"
@@ -176,9 +177,87 @@ Findings PlansOf(Findings findings) {
   return findings;
 }
 
+// What a pipeline rank may do by itself; of what is equally fast the first is taken.
+std::vector<Recompute> ChoicesOfRank(const Space& space, ScheduleKind schedule) {
+  std::vector<Recompute> choices = space.choices;
+  std::stable_partition(choices.begin(), choices.end(),
+                        [](const Recompute& choice) { return choice == Recompute{}; });
+  for (int n = 1; n < space.model.num_layers && space.partial_recompute; ++n) {
+    const Recompute first{
+        .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = n};
+    if (space.filter.Allows(first)) choices.push_back(first);
+  }
+  if (!CanOffload(schedule)) return choices;
+  for (const Recompute& choice : space.offloads) {
+    for (int n = 1; n <= space.model.num_layers; ++n) {
+      choices.push_back(choice);
+      choices.back().offload_layers = n;
+      if (!space.filter.Allows(Knob::kOffload, n)) choices.pop_back();
+    }
+  }
+  return choices;
+}
+
+void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& space,
+          Findings& all) {
+  for (const std::optional<Estimate>& estimate : estimates) {
+    if (!estimate) continue;
+    const RankedPlan plan{estimate->plan, estimate->step, estimate->peak};
+    std::optional<RankedPlan>& best = all.best[KeyOf(plan.plan, space.training)];
+    if (!best || Before(plan, *best)) best = plan;
+    all.pareto.Add(plan);
+  }
+}
+
+// Chooses recomputation for each rank of the candidates, and of the `top` plans that were fastest
+// with it where ranks with the same layers had to do the same.
+void ChooseByRank(const Space& space, const Estimators& estimators,
+                  std::vector<RankedPlan> candidates, int top, Findings& all,
+                  Certificate& certificate) {
+  std::vector<RankedPlan> found;
+  for (const auto& [key, plan] : all.by_rank) {
+    if (plan) found.push_back(*plan);
+  }
+  std::sort(found.begin(), found.end(), Before);
+  if (int(found.size()) > top) found.resize(std::size_t(top));
+  candidates.insert(candidates.end(), found.begin(), found.end());
+  std::vector<ParallelConfig> plans;
+  std::set<std::string> seen;  // without their recomputation, which is chosen anew
+  for (const RankedPlan& candidate : candidates) {
+    ParallelConfig plain = candidate.plan;
+    plain.recompute = {};
+    if (plain.pipeline > 1 && seen.insert(ShortName(plain)).second) plans.push_back(candidate.plan);
+  }
+  std::vector<std::optional<Estimate>> by_rank(plans.size());
+  ForEachInParallel(plans.size(), int(estimators.size()),
+                    [&](int thread, std::size_t i) {
+                      by_rank[i] =
+                          BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
+                                     ChoicesOfRank(space, plans[i].schedule));
+                    },
+                    {});
+  certificate.by_rank = std::ssize(plans);
+  for (const std::optional<Estimate>& estimate : by_rank) {
+    if (!estimate) continue;
+    // Of its layout without, whether the framework runs it or not.
+    LayoutKey key = KeyOf(estimate->plan, space.training);
+    bool faster = true;
+    for (const int runs : {0, 1}) {
+      key.back() = runs;
+      const auto without = all.best.find(key);
+      faster = faster && (without == all.best.end() || !without->second ||
+                          estimate->step < without->second->step);
+    }
+    certificate.faster_by_rank += faster;
+  }
+  Take(by_rank, space, all);
+}
+
 // Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
-// that nearly fit.
-void SplitLayers(const Space& space, const Estimators& estimators, int top, Findings& all) {
+// that nearly fit; and chooses recomputation for each of their ranks, where that is asked for.
+void SplitLayers(const Space& space, const Estimators& estimators, const SearchOptions& options,
+                 Findings& all, Certificate& certificate) {
+  const int top = options.top;
   std::vector<RankedPlan> candidates = BestOfLayouts(all, top, false);
   const bool enough = int(candidates.size()) == top;
   const Seconds limit =
@@ -199,13 +278,8 @@ void SplitLayers(const Space& space, const Estimators& estimators, int top, Find
                                            space.memory_limit);
                     },
                     {});
-  for (const std::optional<Estimate>& estimate : split) {
-    if (!estimate) continue;
-    const RankedPlan plan{estimate->plan, estimate->step, estimate->peak};
-    std::optional<RankedPlan>& best = all.best[KeyOf(plan.plan, space.training)];
-    if (!best || Before(plan, *best)) best = plan;
-    all.pareto.Add(plan);
-  }
+  Take(split, space, all);
+  if (options.recompute_by_rank) ChooseByRank(space, estimators, candidates, top, all, certificate);
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -245,6 +319,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   Space space =
       SpaceOf(model, training, cluster, options.filter, result.memory_limit, offload, all);
   space.exhaustive = options.exhaustive;
+  space.by_rank = options.recompute_by_rank;
   space.objective = all.objective = options.objective;
   const int threads = options.threads > 0 ? options.threads : Cores();
   Estimators estimators;
@@ -301,7 +376,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   }
   const bool late = options.deadline && Clock::now() >= *options.deadline;
   if (options.split_layers && options.objective != Objective::kMemory && !late) {
-    SplitLayers(space, estimators, options.top, all);
+    SplitLayers(space, estimators, options, all, certificate);
   }
 
   result.searched = all.searched;

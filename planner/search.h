@@ -13,8 +13,9 @@
 // hidden (tests/planner).
 //
 // Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,
-// and of plans that are faster and next to fitting, are divided anew (planner/layer_split).  That
-// changes no count.
+// and of plans that are faster and next to fitting, are divided anew (planner/layer_split), and
+// where it is asked for each of their pipeline ranks gets the recomputation that is best for it.
+// That changes no count.
 //
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  What need not be costed is ruled out by a bound (findings.h) that changes
@@ -56,6 +57,7 @@ struct SearchOptions {
   int threads = 0;              // 0: one a core
   bool split_layers = true;     // divide the layers of the best anew (planner/layer_split)
   bool offload = false;  // activations to the host too; so it is where the filter asks for it
+  bool recompute_by_rank = false;  // of the best; where layers may be divided (planner/layer_split)
   PlanFilter filter;
   // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
   // work alone takes least.
@@ -77,13 +79,16 @@ struct Certificate {
   // not visited.  Infinite where nothing fits and nothing is left.
   Seconds best_bound;
   double gap = 0;  // of the best plan over the bound, as a share of the bound
+  // Plans for which recomputation was chosen by rank, and those of them that are faster than their
+  // layout without; no candidates, and under no bound.
+  std::int64_t by_rank = 0, faster_by_rank = 0;
   bool exact() const { return unvisited == 0; }
 };
 
 struct SearchResult {
   // The best of each layout (tp, cp and its kind, pp, ep, etp), best first, `top` at most.
   std::vector<RankedPlan> plans;
-  // The same of the schedules that the question's framework runs.
+  // The same of those that the question's framework runs.
   std::vector<RankedPlan> in_framework;
   // No plan is both faster and smaller: up to kParetoSpan times the fastest plan's time, a point
   // at most every 1% of the GPU's memory.

@@ -88,6 +88,7 @@ struct Space {
   bool overlapping = false;  // some schedule Overlaps
   bool partial_recompute = true;
   std::vector<Recompute> offloads;  // what an offloaded plan does beside offloading; empty: none is
+  bool by_rank = false;  // plans are looked for that recompute by rank (Findings::by_rank)
 
   // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
   // than the front's, or no better than a plan that is known, is not on the front.

@@ -102,29 +102,7 @@ void SearchWorker::Treat(const ShapeCosts& costs) {
     offloads_.push_back({&choice, costs.Treat(offloaded), costs.Treat(choice)});
   }
   paired_ = false;
-  if (!space_.exhaustive) {
-    // Choices that are no worse than every other in time or memory, of some kind of layer.
-    const auto no_better = [](const Choice& a, const Choice& b) {
-      bool equal = true;
-      for (std::size_t k = 0; k < a.treated.size(); ++k) {
-        const TreatedLayer &x = a.treated[k], &y = b.treated[k];
-        if (x.backward < y.backward || x.saved < y.saved || x.working_set < y.working_set) {
-          return false;
-        }
-        equal = equal && x.backward == y.backward && x.saved == y.saved &&
-                x.working_set == y.working_set;
-      }
-      return !equal || &a > &b;  // of equals the first stays
-    };
-    std::vector<Choice> kept;
-    for (const Choice& a : treated_) {
-      if (std::none_of(treated_.begin(), treated_.end(),
-                       [&](const Choice& b) { return &a != &b && no_better(a, b); })) {
-        kept.push_back(a);
-      }
-    }
-    treated_ = std::move(kept);
-  }
+  if (!space_.exhaustive) treated_ = Undominated(treated_);
   SetLeast();
 }
 
@@ -142,7 +120,7 @@ void SearchWorker::SetLeast() {
       least.working_set = std::min(least.working_set, layer.working_set);
     }
   };
-  for (const Choice& choice : treated_) take(choice.treated);
+  for (const TreatedChoice& choice : treated_) take(choice.treated);
   if (space_.partial_recompute || treated_.empty()) {
     take(untreated_);
     take(fully_);
@@ -159,7 +137,7 @@ void SearchWorker::SetLeast() {
 }
 
 void SearchWorker::Pair(const ShapeCosts& costs) {
-  for (Choice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
+  for (TreatedChoice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
   costs.Pair({}, untreated_);
   costs.Pair(kFirstLayer, fully_);
   for (Offload& offload : offloads_) {
@@ -237,7 +215,7 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
 template <class Act>
 void SearchWorker::ForEachChoice(const PipelineLayout& layout, ScheduleKind schedule,
                                  const Act& act) const {
-  for (const Choice& choice : treated_) {
+  for (const TreatedChoice& choice : treated_) {
     act(RecomputeTerms{.treated = choice.treated, .rest = {}, .some = {}}, *choice.recompute);
   }
   if (space_.partial_recompute) {
@@ -265,6 +243,9 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
   const LayoutKey key = KeyOf(plan, space_.training);
   best_ = &findings_.best[key];
   near_ = &findings_.near[key];
+  by_rank_ = space_.by_rank && plan.pipeline > 1 && FollowsFromStages(plan.schedule)
+                 ? &findings_.by_rank[key]
+                 : nullptr;
   const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(terms, layout, plan);
@@ -290,6 +271,31 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
                 [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
                   Cost(terms, recompute_terms, plan, recompute);
                 });
+  if (by_rank_ != nullptr) CostByRank(terms, layout, plan);
+}
+
+// Ranks with the same layers are one stage here, of which the first holds most: what each of them
+// may do by itself, and other layers, are for those that are best so (planner/layer_split).
+void SearchWorker::CostByRank(const PipelineTerms& terms, const PipelineLayout& layout,
+                              const ParallelConfig& plan) {
+  const Bytes host = space_.cluster.config().host_memory / double(space_.cluster.gpus_per_domain());
+  std::vector<std::optional<RankCost>> best(layout.stages.size());
+  ForEachChoice(layout, plan.schedule, [&](const RecomputeTerms& choice, const Recompute&) {
+    const std::vector<RankCost> costs = terms.CostOfRanks(choice);
+    for (std::size_t s = 0; s < costs.size(); ++s) {
+      if (costs[s].peak > space_.memory_limit || !HostHolds(costs[s].host, host)) continue;
+      if (!best[s] || costs[s].time < best[s]->time) best[s] = costs[s];
+    }
+  });
+  RankedPlan found{plan, {}, {}};
+  std::vector<RankCost> of_stages;
+  for (const std::optional<RankCost>& stage : best) {
+    if (!stage) return;
+    of_stages.push_back(*stage);
+    found.peak = std::max(found.peak, stage->peak);
+  }
+  found.step = terms.StepOf(of_stages);
+  if (!*by_rank_ || Before(found, **by_rank_)) *by_rank_ = std::move(found);
 }
 
 void SearchWorker::CostHopeless(PipelineTerms& terms, const PipelineLayout& layout,

@@ -31,10 +31,6 @@ class SearchWorker {
   const Findings& findings() const { return findings_; }
 
  private:
-  struct Choice {
-    const Recompute* recompute;
-    std::vector<TreatedLayer> treated;
-  };
   // Of a cut that was too slow what all kinds of context parallelism share: no waiting for
   // launches, no attention and nothing that attention communicates.
   struct Shared {
@@ -54,6 +50,8 @@ class SearchWorker {
   void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
   void CostChoices(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
   void CostHopeless(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void CostByRank(const PipelineTerms& terms, const PipelineLayout& layout,
+                  const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
             const ParallelConfig& plan, const Recompute& recompute);
   template <class Act>  // act(its RecomputeTerms, the Recompute)
@@ -64,8 +62,8 @@ class SearchWorker {
   CandidateCount count_;
   const std::atomic<bool>& stop_;
   Findings findings_;
-  std::vector<Shared> shared_;   // of each micro-batch, the last
-  std::vector<Choice> treated_;  // of the shape at hand
+  std::vector<Shared> shared_;          // of each micro-batch, the last
+  std::vector<TreatedChoice> treated_;  // of the shape at hand
   std::vector<TreatedLayer> untreated_, fully_;
   struct Offload {
     const Recompute* recompute;                   // beside offloading
@@ -77,6 +75,7 @@ class SearchWorker {
   std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
   std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
   std::optional<RankedPlan>* near_ = nullptr;
+  std::optional<RankedPlan>* by_rank_ = nullptr;
 };
 
 }  // namespace millwright

@@ -35,7 +35,7 @@ struct PlanAnswer {
   std::vector<std::string> warnings;
   SearchResult result;
   Contenders contenders;  // of result.plans; of its plans those to be listed
-  // Where the framework of the question has not the best plan's schedule: the best of those it has.
+  // Where the framework of the question does not run the best plan: the best of those it runs.
   std::optional<Contender> in_framework;
   std::vector<Estimate> pareto;  // of result.pareto
   std::optional<Estimate> nearest_miss;

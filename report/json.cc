@@ -32,7 +32,7 @@ Json ToJson(const ParallelConfig& p) {
           {"micro_batch", p.micro_batch_size},
           {"zero", p.zero},
           {"zero_shard", p.zero_shard},
-          {"recompute", ShortName(p.recompute)},
+          {"recompute", RecomputeName(p)},
           {"schedule", std::string(NameOf(p.schedule))},
           {"stage_layers", p.stage_layers},
           {"order", NameIn(RankOrderNames(), p.order)}};
@@ -170,13 +170,16 @@ Json ToJson(const Certificate& c) {
   for (std::size_t i = 0; i < kBounds; ++i) {
     if (c.ruled_out[i] > 0) pruned[Key(JsonKey(static_cast<Bound>(i)))] = c.ruled_out[i];
   }
-  return {{"exact", c.exact()},
-          {"best_bound_s", std::isfinite(c.best_bound.value) ? Json(c.best_bound.value) : Json()},
-          {"gap", c.gap},
-          {"space", c.space},
-          {"costed", c.costed},
-          {"unvisited", c.unvisited},
-          {"pruned", std::move(pruned)}};
+  Json json = {
+      {"exact", c.exact()},
+      {"best_bound_s", std::isfinite(c.best_bound.value) ? Json(c.best_bound.value) : Json()},
+      {"gap", c.gap},
+      {"space", c.space},
+      {"costed", c.costed},
+      {"unvisited", c.unvisited},
+      {"pruned", std::move(pruned)}};
+  if (c.by_rank > 0) json["by_rank"] = {{"plans", c.by_rank}, {"faster", c.faster_by_rank}};
+  return json;
 }
 
 // Its numbers are measured, or predicted from what was measured.

@@ -56,12 +56,14 @@ std::string ResultSentence(const Contender& c) {
 }
 
 // The modules of selective recompute speak for themselves.
-std::string RecomputeCell(const Recompute& recompute) {
-  std::string name = ShortName(recompute);
+std::string RecomputeCell(const ParallelConfig& plan) {
+  std::string name = RecomputeName(plan);
   constexpr std::string_view kSelective = "selective(";
-  if (!name.starts_with(kSelective)) return name;
-  name.erase(name.find(')'), 1);
-  return name.substr(kSelective.size());
+  for (std::size_t at = 0; (at = name.find(kSelective)) != std::string::npos;) {
+    name.erase(name.find(')', at), 1);
+    name.erase(at, kSelective.size());
+  }
+  return name;
 }
 
 std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) {
@@ -146,10 +148,13 @@ std::string AnswerSentence(const PlanAnswer& answer) {
 std::string InFrameworkText(const PlanAnswer& answer, const Style& style) {
   if (!answer.in_framework) return {};
   const Contender& c = *answer.in_framework;
-  return Wrapped(fmt::format("The framework, {}, has no {}. The fastest plan with a schedule that "
+  const ParallelConfig& best = answer.plans().front().estimate.plan;
+  const bool schedule = !RunsIn(answer.job.training.framework, best.schedule);
+  return Wrapped(fmt::format("The framework, {}, has no {}. The fastest plan {} "
                              "it has is {}: {} a step, {} more.",
                              NameIn(FrameworkNames(), answer.job.training.framework),
-                             NameOf(answer.plans().front().estimate.plan.schedule),
+                             schedule ? NameOf(best.schedule) : "recomputation by pipeline rank",
+                             schedule ? "with a schedule that" : "with what",
                              BriefName(c.estimate.plan), PerStep(c.step()),
                              Percent(c.step() / answer.plans().front().step() - 1)),
                  style.width, 2) +
@@ -304,7 +309,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style) {
          Percent(speed * e.mfu),
          Percent(speed * e.hfu),
          fmt::format("{:.1f}", e.peak.value / kGiB),
-         RecomputeCell(p.recompute),
+         RecomputeCell(p),
          p.stage_layers.empty() ? "-" : RunsOf(p.stage_layers),
          p.placed_otherwise() ? "pp-dp" : "-"});
   }
@@ -364,15 +369,27 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
                        Counted(c.space, "candidate"));
     // No bound covers what is made of the fastest of them.
     if (!result.plans.empty() && result.plans.front().step < c.best_bound) {
+      const ParallelConfig& best = result.plans.front().plan;
+      const bool by_rank = !best.rank_recompute.empty(), split = !best.stage_layers.empty();
       text = fmt::format(
-          "The best is one of them with its layers divided anew. Of {} with layers "
-          "divided evenly none is faster than {} by the estimate, which is proven",
-          Counted(c.space, "candidate"), PerStep(c.best_bound));
+          "The best is one of them with its {}. Of {} with layers "
+          "divided evenly{} none is faster than {} by the estimate, which is proven",
+          by_rank ? fmt::format("recomputation{} chosen by rank", split ? " and layers" : "")
+                  : "layers divided anew",
+          Counted(c.space, "candidate"), by_rank ? " and recomputed alike" : "",
+          PerStep(c.best_bound));
     }
   }
   text += fmt::format(": {} costed", FormatInteger(c.costed));
   for (const auto& [count, bound] : bounds) {
     text += fmt::format(", {} {}", FormatInteger(count), Name(bound));
+  }
+  if (c.by_rank > 0) {
+    text += fmt::format(
+        ". Of {} whose ranks may each recompute as is best for them {} {} faster than their layout "
+        "without",
+        Counted(c.by_rank, "plan"), FormatInteger(c.faster_by_rank),
+        c.faster_by_rank == 1 ? "is" : "are");
   }
   return Wrapped(text + '.', style.width, 2) + '\n';
 }

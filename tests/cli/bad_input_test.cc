@@ -221,6 +221,28 @@ TEST_F(BadInput, Recompute) {
             "millwright: --recompute-modules: needs --recompute selective\n");
 }
 
+TEST_F(BadInput, RankRecompute) {
+  const std::string flag = "estimate --model llama-3.1-8b --pp 2 --rank-recompute ";
+  const std::string rest(kRest);
+  EXPECT_EQ(Of(flag + "full|none|none" + rest),
+            "millwright: --rank-recompute: expected one for each of the 2 pipeline ranks, got 3\n");
+  const std::string expected =
+      "millwright: --rank-recompute: expected none, full, full(N), selective(MODULE,...), "
+      "offload(N) or selective(MODULE,...) offload(N), or Kx before one of them for K ranks, "
+      "divided by |, got ";
+  // Every mistake at once.
+  EXPECT_EQ(Of(flag + "fool|0xfull|2xselective|" + rest),
+            expected + "\"fool\"\n" + expected + "\"0xfull\"\n" + expected + "\"2xselective\"\n" +
+                expected + "\"\"\n");
+  EXPECT_EQ(Of(flag + "full(4)xoffload(2)" + rest), expected + "\"full(4)xoffload(2)\"\n");
+  EXPECT_EQ(Of(flag + "2xfull --recompute none" + rest),
+            "millwright: --rank-recompute: --recompute is given too; give one of them\n");
+  EXPECT_EQ(Of(flag + "2xfull --offload-layers 2" + rest),
+            "millwright: --rank-recompute: --offload-layers is given too; give one of them\n");
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --recompute-by-rank --objective memory" + rest),
+            "millwright: --recompute-by-rank: is for speed; give --objective throughput or cost\n");
+}
+
 TEST_F(BadInput, Out) {
   std::filesystem::create_directory("folder");
   EXPECT_EQ(Of("plan --model llama-3.1-8b --out folder" + std::string(kRest)),

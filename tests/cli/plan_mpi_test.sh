@@ -38,7 +38,8 @@ for n in 1 2 3 4; do
   expect "$n ranks, the job file" "$(cksum <"$scratch/job.$n.json")" "$(cksum <"$scratch/job.1.json")"
 done
 
-# And of several questions.
+# And of several questions, and with recomputation by rank.
+several+=(--recompute-by-rank)
 "$program" "${several[@]}" >"$scratch/alone" 2>"$scratch/err"
 expect 'choices alone, code' $? 0
 ranks 3 "${several[@]}" >"$scratch/shared" 2>"$scratch/err"

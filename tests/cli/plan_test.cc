@@ -188,6 +188,38 @@ TEST(Plan, JsonKeys) {
   EXPECT_LE(peak, json["memory_limit_bytes"].get<double>());
 }
 
+// Where memory is tight the first rank of a pipeline recomputes and the last one does not; the same
+// bytes for any number of threads, and next to it the best that the framework can be told.
+TEST(Plan, RecomputeByRank) {
+  const std::string question =
+      "plan --json --model llama-3.1-70b --cluster dgx-h100 --nodes 4 --global-batch 128 "
+      "--seq 16384 --require tp=4,pp=4,zero=2,cp=2";
+  const Json without = Parsed(RunCommand(question));
+  EXPECT_FALSE(without["certificate"].contains("by_rank"));
+  EXPECT_TRUE(without["in_framework"].is_null());
+  Json with = Parsed(RunCommand(question + " --recompute-by-rank --threads 1"));
+  Json again = Parsed(RunCommand(question + " --recompute-by-rank --threads 3"));
+  const Json& by_rank = with["certificate"]["by_rank"];
+  EXPECT_GE(by_rank["plans"], by_rank["faster"]);
+  EXPECT_GT(by_rank["faster"], 0);
+  with.erase("timing");
+  again.erase("timing");
+  EXPECT_EQ(with.dump(), again.dump());
+  const auto step = [](const Json& plan) { return plan["step_time_s"].get<double>(); };
+  const auto simulated = [](const Json& plan) {
+    return plan["simulated_step_time_s"].get<double>();
+  };
+  const Json& best = with["plans"][0];
+  EXPECT_THAT(best["plan"]["recompute"].get<std::string>(), HasSubstr("|"));
+  EXPECT_LT(step(best), 0.95 * step(without["plans"][0]));
+  EXPECT_LT(simulated(best), 0.95 * simulated(without["plans"][0]));
+  EXPECT_LE(best["memory"]["peak_bytes"], with["memory_limit_bytes"]);
+  EXPECT_EQ(with["in_framework"]["plan"], without["plans"][0]["plan"]);
+  const Outcome text = RunCommand("plan" + question.substr(11) + " --recompute-by-rank");
+  EXPECT_THAT(text.out,
+              HasSubstr("The framework, megatron, has no recomputation by pipeline rank."));
+}
+
 TEST(Plan, RanksByTheSimulatedStep) {
   const Json json = Parsed(RunCommand("plan --json --top 40" + std::string(kMoe)));
   const Json& plans = json["plans"];

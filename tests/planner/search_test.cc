@@ -418,5 +418,57 @@ TEST(Search, PartsExchangeOnceAndFindWhatOneFinds) {
   }
 }
 
+// Choices by rank take nothing from the answer: never slower, and no other counts.
+TEST(Search, RecomputeByRankIsNeverSlower) {
+  struct Question {
+    const char* model;
+    const char* cluster;
+    int nodes;
+    TrainingConfig training;
+    bool offload = false;
+  };
+  int faster = 0, only = 0;
+  for (const Question& q :
+       {Question{"llama-3.1-70b", "dgx-h100", 2, {.global_batch_size = 32, .seq_length = 4096}},
+        Question{"llama-3.1-70b", "dgx-h100", 3, {.global_batch_size = 48, .seq_length = 16384}},
+        Question{"llama-3.1-8b", "dgx-a100", 1, {.global_batch_size = 16, .seq_length = 65536}},
+        Question{
+            "llama-3.1-8b", "dgx-a100", 1, {.global_batch_size = 8, .seq_length = 65536}, true},
+        Question{"mixtral-8x7b", "dgx-h100", 2, {.global_batch_size = 64, .seq_length = 16384}},
+        Question{"gpt2-xl", "dgx-h100", 1, {.global_batch_size = 64, .seq_length = 1024}}}) {
+    const ModelConfig model = PresetModel(q.model);
+    ClusterConfig config = FindCluster(q.cluster);
+    config.nodes = q.nodes;
+    const Cluster cluster(config);
+    SearchOptions options{.offload = q.offload};
+    const SearchResult without = Search(model, q.training, cluster, options);
+    options.recompute_by_rank = true;
+    const SearchResult with = Search(model, q.training, cluster, options);
+    EXPECT_EQ(with.searched, without.searched);
+    EXPECT_EQ(with.certificate.ruled_out, without.certificate.ruled_out);
+    EXPECT_EQ(with.rejected, without.rejected);
+    EXPECT_GE(with.plans.size(), without.plans.size());
+    for (std::size_t i = 0; i < without.plans.size(); ++i) {
+      EXPECT_LE(with.plans[i].step, without.plans[i].step) << q.model << " " << i;
+    }
+    ASSERT_EQ(with.in_framework.size(), without.in_framework.size());
+    for (std::size_t i = 0; i < without.in_framework.size(); ++i) {
+      EXPECT_LE(with.in_framework[i].step, without.in_framework[i].step);
+      EXPECT_TRUE(with.in_framework[i].plan.rank_recompute.empty());
+    }
+    const Estimator estimator(model, q.training, cluster);
+    for (const RankedPlan& ranked : with.plans) {
+      EXPECT_FALSE(CheckPlan(model, q.training, cluster.gpu(), cluster.gpus(), ranked.plan));
+      const Estimate e = estimator.Itemise(ranked.plan);
+      EXPECT_NEAR(e.step / ranked.step, 1, 1e-12);
+      EXPECT_LE(e.peak.value, with.memory_limit.value * (1 + 1e-12));
+    }
+    if (with.plans.empty()) continue;
+    only += without.plans.empty();
+    faster += !without.plans.empty() && with.plans[0].step < 0.99 * without.plans[0].step;
+  }
+  EXPECT_GT(faster + only, 0);
+}
+
 }  // namespace
 }  // namespace millwright
