@@ -85,8 +85,8 @@ TEST(Parallel, RecomputeOfRanksIsOneOfEach) {
                 R"({"pipeline_parallel": 2, "rank_recompute": [{"full_layers": 2}, {"gran": 1}]})"),
             "c.json: at /rank_recompute/0/full_layers: only full recompute takes a number of "
             "layers\n"
-            "c.json: at /rank_recompute/1/gran: unknown field; accepted fields: granularity, "
-            "modules, full_layers, offload_layers");
+            "c.json: at /rank_recompute/1/gran: unknown field; did you mean \"granularity\"? "
+            "accepted fields: granularity, modules, full_layers, offload_layers");
   // Left out where there is none, so that files that have none stay as they were.
   ParallelConfig p{.pipeline = 3};
   const auto text = [&] { return WriteConfig([&](ConfigIo& io) { Fields(io, p); }); };

@@ -429,7 +429,7 @@ TEST(Search, RecomputeByRankIsNeverSlower) {
   };
   int faster = 0, only = 0;
   for (const Question& q :
-       {Question{"llama-3.1-70b", "dgx-h100", 2, {.global_batch_size = 32, .seq_length = 4096}},
+       {Question{"llama-3.1-70b", "dgx-h100", 4, {.global_batch_size = 128, .seq_length = 16384}},
         Question{"llama-3.1-70b", "dgx-h100", 3, {.global_batch_size = 48, .seq_length = 16384}},
         Question{"llama-3.1-8b", "dgx-a100", 1, {.global_batch_size = 16, .seq_length = 65536}},
         Question{

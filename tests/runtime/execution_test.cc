@@ -247,23 +247,19 @@ TEST(Execution, RecomputeByRank) {
   const Recompute first{.granularity = RecomputeGranularity::kFull, .full_layers = 1};
   const Recompute mlp{.granularity = RecomputeGranularity::kSelective,
                       .modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm}};
-  const Workload uneven = TinyWorkload(WithLayers(TinyModel(), 8),
-                                       {.tensor = 2,
-                                        .sequence_parallel = true,
-                                        .pipeline = 4,
-                                        .stage_layers = {1, 2, 3, 2},
-                                        .rank_recompute = {full, first, mlp, {}}},
-                                       8, 4);
+  ParallelConfig parallel{.tensor = 2, .sequence_parallel = true, .pipeline = 4};
+  parallel.stage_layers = {1, 2, 3, 2};
+  parallel.rank_recompute = {full, first, mlp, {}};
+  const Workload uneven = TinyWorkload(WithLayers(TinyModel(), 8), parallel, 8, 4);
   ExpectAgreement(uneven);
   for (const ScheduleKind schedule :
        {ScheduleKind::kInterleaved, ScheduleKind::kZbV, ScheduleKind::kDualPipe}) {
-    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8),
-                                 {.pipeline = 2,
-                                  .virtual_stages = ChoosesChunks(schedule) ? 2 : 1,
-                                  .data = 2,
-                                  .schedule = schedule,
-                                  .rank_recompute = {first, mlp}},
-                                 16, 4));
+    ParallelConfig two{.pipeline = 2,
+                       .virtual_stages = ChoosesChunks(schedule) ? 2 : 1,
+                       .data = 2,
+                       .schedule = schedule};
+    two.rank_recompute = {first, mlp};
+    ExpectAgreement(TinyWorkload(WithLayers(TinyModel(), 8), two, 16, 4));
   }
   // All of the one layer of rank 0 and of the first of rank 1, parts of rank 2's, nothing of rank
   // 3's.

@@ -130,14 +130,12 @@ TEST(TaskOrder, OfExpertsHeadsExchangedAndTiedHeads) {
                                 .sequence_parallel = true,
                                 .pipeline = 2,
                                 .recompute = {.granularity = RecomputeGranularity::kFull}});
-  ExpectSameOrder(
-      TinyModel(),
-      {.tensor = 2,
-       .sequence_parallel = true,
-       .pipeline = 2,
-       .rank_recompute = {
-           {.granularity = RecomputeGranularity::kFull, .full_layers = 1},
-           {.granularity = RecomputeGranularity::kSelective, .modules = {RecomputeModule::kMlp}}}});
+  ParallelConfig by_rank{.tensor = 2, .sequence_parallel = true, .pipeline = 2};
+  by_rank.rank_recompute.resize(2);
+  by_rank.rank_recompute[0] = {.granularity = RecomputeGranularity::kFull, .full_layers = 1};
+  by_rank.rank_recompute[1].granularity = RecomputeGranularity::kSelective;
+  by_rank.rank_recompute[1].modules = {RecomputeModule::kMlp};
+  ExpectSameOrder(TinyModel(), by_rank);
 }
 
 }  // namespace
