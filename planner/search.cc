@@ -256,7 +256,7 @@ void ChooseByRank(const Space& space, const Estimators& estimators,
 // Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
 // that nearly fit; and chooses recomputation for each of their ranks, where that is asked for.
 void SplitLayers(const Space& space, const Estimators& estimators, const SearchOptions& options,
-                 Findings& all, Certificate& certificate) {
+                 Findings& all, SearchResult& result) {
   const int top = options.top;
   std::vector<RankedPlan> candidates = BestOfLayouts(all, top, false);
   const bool enough = int(candidates.size()) == top;
@@ -279,7 +279,9 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
                     },
                     {});
   Take(split, space, all);
-  if (options.recompute_by_rank) ChooseByRank(space, estimators, candidates, top, all, certificate);
+  if (!options.recompute_by_rank) return;
+  result.without_by_rank = BestOfLayouts(all, top, false);
+  ChooseByRank(space, estimators, candidates, top, all, result.certificate);
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -376,7 +378,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   }
   const bool late = options.deadline && Clock::now() >= *options.deadline;
   if (options.split_layers && options.objective != Objective::kMemory && !late) {
-    SplitLayers(space, estimators, options, all, certificate);
+    SplitLayers(space, estimators, options, all, result);
   }
 
   result.searched = all.searched;

@@ -88,6 +88,9 @@ struct Certificate {
 struct SearchResult {
   // The best of each layout (tp, cp and its kind, pp, ep, etp), best first, `top` at most.
   std::vector<RankedPlan> plans;
+  // The same as they are without recomputation by rank, where that was asked for: of schedules
+  // whose estimate is not exact either may turn out faster.
+  std::vector<RankedPlan> without_by_rank;
   // The same of those that the question's framework runs.
   std::vector<RankedPlan> in_framework;
   // No plan is both faster and smaller: up to kParetoSpan times the fastest plan's time, a point

@@ -448,6 +448,11 @@ TEST(Search, RecomputeByRankIsNeverSlower) {
     EXPECT_EQ(with.certificate.ruled_out, without.certificate.ruled_out);
     EXPECT_EQ(with.rejected, without.rejected);
     EXPECT_GE(with.plans.size(), without.plans.size());
+    EXPECT_TRUE(without.without_by_rank.empty());
+    ASSERT_EQ(with.without_by_rank.size(), without.plans.size());
+    for (std::size_t i = 0; i < without.plans.size(); ++i) {
+      EXPECT_EQ(with.without_by_rank[i].plan, without.plans[i].plan);
+    }
     for (std::size_t i = 0; i < without.plans.size(); ++i) {
       EXPECT_LE(with.plans[i].step, without.plans[i].step) << q.model << " " << i;
     }
