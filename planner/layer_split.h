@@ -27,8 +27,8 @@
 // recomputation is chosen by rank all the same.
 //
 // Cost: states of the programme times sizes of a stage.  61 layers over 16 stages take 0.4 to 0.9
-// ms one a rank and 5 to 8 ms mirrored, 126 layers over 32 mirrored stages 30 ms.  With recomputation
-// by rank a plan of 61 or 80 layers takes some 2 to 8 ms.
+// ms one a rank and 5 to 8 ms mirrored, 126 layers over 32 mirrored stages 30 ms.  With
+// recomputation by rank a plan of 61 or 80 layers takes some 2 to 8 ms.
 #pragma once
 
 #include <optional>
