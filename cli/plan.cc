@@ -406,11 +406,11 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Flag("--sensitivity", sensitivity,
             "what a tenth more and less of each of FLOP/s, memory, its bandwidth, NVLink and NICs "
             "would do to the best plan");
-  bool offload = false;
+  bool offload = false, by_rank = false;
   line.Flag("--offload", offload,
             "let plans move activations to host memory and back; off by default, since no measured "
             "run holds its cost closely and few frameworks have it with pipelines");
-  line.Flag("--recompute-by-rank", options.recompute_by_rank,
+  line.Flag("--recompute-by-rank", by_rank,
             "choose recomputation, and the layers with it, for each pipeline rank of the best "
             "plans; interleaved ranks keep their layers; no framework can be told the result");
   line.Text("--memory-margin", "X%", margin,
@@ -507,7 +507,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   if (aimed.objective == Objective::kMemory && aimed.deadline) {
     line.Problem("--deadline", "asks for speed; give --objective throughput or cost");
   }
-  if (aimed.objective == Objective::kMemory && options.recompute_by_rank) {
+  if (aimed.objective == Objective::kMemory && by_rank) {
     line.Problem("--recompute-by-rank", "is for speed; give --objective throughput or cost");
   }
   if (!robust) {
@@ -540,6 +540,10 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   options.memory_margin = job.search.memory_margin;
   job.search.offload = job.search.offload || offload;
   options.offload = job.search.offload;
+  // Of the job's own, with an objective that it is not for, nothing is made.
+  job.search.recompute_by_rank =
+      (job.search.recompute_by_rank && aimed.objective != Objective::kMemory) || by_rank;
+  options.recompute_by_rank = job.search.recompute_by_rank;
   if (require.empty()) {
     for (const std::string& text : job.search.require) {
       options.filter.Require(text, "the job file's require");

@@ -706,6 +706,7 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
     const std::vector<double> none(content.layers.size());
     Held held{.layers = none,
               .waiting = none,
+              .chunks = {chunks.begin(), chunks.end()},
               .at_head = working == Working::kHead ? std::max(0.0, at_head - 1) : at_head,
               .head_waiting = head_waiting,
               .working = working};
@@ -741,14 +742,38 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
   }
 }
 
-// Where only some layers of a kind are treated, all chunks are taken to hold their share.
+namespace {
+
+// Layers in flight that stay on the GPU, of a rank that offloads so many of its layers in all: of
+// each chunk the same number, or all that it has.
+double Staying(const StageContent& content, std::span<const double> micro_batches,
+               double offloaded) {
+  const auto first = [&](std::size_t of_chunk) {
+    double layers = 0;
+    for (const auto& chunk : content.chunks) layers += double(std::min(of_chunk, chunk.size()));
+    return layers;
+  };
+  std::size_t of_chunk = 0;
+  while (first(of_chunk) < offloaded) ++of_chunk;
+  double staying = 0;
+  for (std::size_t c = 0; c < content.chunks.size(); ++c) {
+    const std::size_t layers = content.chunks[c].size();
+    staying += micro_batches[c] * double(layers - std::min(of_chunk, layers));
+  }
+  return staying;
+}
+
+}  // namespace
+
+// Where only some layers of a kind are recomputed, all chunks are taken to hold their share; of
+// offloaded ones each chunk what it has of them.
 PipelineTerms::Activations PipelineTerms::ActivationsOf(const Stage& stage, std::size_t s,
                                                         const RecomputeTerms& recompute,
                                                         const Held& held) const {
   Bytes saved = held.embedding * stage.embedding_saved + held.at_head * stage.head_saved +
                 held.head_waiting * shape_.head_waiting;
-  Bytes offloaded, of_layer;
-  double layers_offloaded = 0;
+  Bytes offloaded, of_layer, stays;
+  double layers_offloaded = 0, in_flight = 0, staying = 0;
   bool several = false;  // micro-batches in flight
   const TreatedLayer* layer = recompute.TreatedOf(*stage.content);
   const TreatedLayer* rest = recompute.RestOf(*stage.content);
@@ -758,7 +783,9 @@ PipelineTerms::Activations PipelineTerms::ActivationsOf(const Stage& stage, std:
     const int treated = recompute.Treated(*stage.content, s, k);
     const double share = double(treated) / layers;
     saved += held.layers[k] * share * layer[k].saved;
-    if (treated < layers) saved += held.layers[k] * (1 - share) * rest[k].saved;
+    if (treated < layers) stays += held.layers[k] * (1 - share) * rest[k].saved;
+    staying += held.layers[k] * (1 - share);
+    in_flight += held.layers[k];
     saved += held.waiting[k] * layer[k].waiting;  // as of the rest
     if (treated == 0 || layer[k].offloaded.value <= 0) continue;
     offloaded += held.layers[k] * share * layer[k].offloaded;
@@ -766,6 +793,12 @@ PipelineTerms::Activations PipelineTerms::ActivationsOf(const Stage& stage, std:
     layers_offloaded += treated;
     several = several || held.layers[k] > layers;
   }
+  if (offloaded.value > 0 && staying > 0) {
+    const double right = Staying(*stage.content, held.chunks, layers_offloaded);
+    stays = right / staying * stays;
+    offloaded = (in_flight - right) / (in_flight - staying) * offloaded;
+  }
+  saved += stays;
   if (offloaded.value > 0) {
     // Two layers' buffers on the way out, and two on the way in.  Of a single micro-batch one
     // that goes out is soon the one that comes back, and where its last layer stays another is

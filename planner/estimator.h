@@ -280,9 +280,10 @@ class PipelineTerms {
   struct Held {
     // Of each kind, layers x micro-batches: until their input gradients, and until the weights'.
     std::vector<double> layers, waiting;
-    double embedding = 0;     // micro-batches that passed it
-    double at_head = 0;       // between the head and its backward, beyond the one that begins it
-    double head_waiting = 0;  // that wait for the head's weight gradient
+    std::vector<double> chunks;  // of each chunk, micro-batches until their input gradients
+    double embedding = 0;        // micro-batches that passed it
+    double at_head = 0;          // between the head and its backward, beyond the one that begins it
+    double head_waiting = 0;     // that wait for the head's weight gradient
     ChunksHeld::Working working = ChunksHeld::Working::kHead;
   };
   struct Stage {

@@ -15,6 +15,8 @@ void SearchFields(ConfigIo& io, SearchLimits& search) {
             "share of the GPU's memory that a plan must leave free");
   io.Bool("offload", search.offload,
           "whether plans may move activations to the host's memory and back");
+  io.Bool("recompute_by_rank", search.recompute_by_rank,
+          "whether plans may recompute otherwise on each pipeline rank");
   io.Texts("require", search.require,
            "only such plans: each KNOB=VALUE|VALUE,... (see: describe filters)");
   io.Texts("forbid", search.forbid, "no such plans, written alike");

@@ -22,6 +22,7 @@ inline constexpr double kMostMemoryMargin = 0.99;
 struct SearchLimits {
   double memory_margin = 0.05;               // of the GPU's memory that a plan must leave free
   bool offload = false;                      // plans may move activations to the host
+  bool recompute_by_rank = false;            // and recompute otherwise on each pipeline rank
   std::vector<std::string> require, forbid;  // see planner/plan_filter.h
   bool operator==(const SearchLimits&) const = default;
 };

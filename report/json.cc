@@ -329,6 +329,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
   json["question"]["objective"] = NameIn(ObjectiveNames(), answer.objective);
   json["question"]["memory_margin"] = answer.job.search.memory_margin;
   json["question"]["offload"] = answer.job.search.offload;
+  json["question"]["recompute_by_rank"] = answer.job.search.recompute_by_rank;
   json["question"]["require"] = answer.job.search.require;
   json["question"]["forbid"] = answer.job.search.forbid;
   json["warnings"] = answer.warnings;

@@ -247,6 +247,30 @@ TEST(CrossCheck, OffloadedLayersAgree) {
   EXPECT_LT(hidden[hidden.size() * 9 / 10], 0.02);
 }
 
+// Of 80 layers in 32 chunks half have three and half two; of two that go one or none stays.
+TEST(CrossCheck, OffloadedLayersOfUnevenChunks) {
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 8;
+  const Cluster cluster(config);
+  const TrainingConfig training{.global_batch_size = 256, .seq_length = 4096};
+  for (const int layers : {1, 2, 3}) {
+    const ParallelConfig p{.pipeline = 8,
+                           .virtual_stages = 4,
+                           .data = 8,
+                           .micro_batch_size = 2,
+                           .zero = 2,
+                           .recompute = {.offload_layers = layers},
+                           .schedule = ScheduleKind::kInterleaved};
+    const Estimator estimator(model, training, cluster);
+    const Estimate e = estimator.Itemise(p);
+    const SimulatedStep s = SimulateStep(estimator, p, ScheduleOf(p, e.micro_batches));
+    const double memory = e.peak / s.peak[std::size_t(s.fullest())] - 1;
+    EXPECT_GT(memory, -0.04) << layers;
+    EXPECT_LT(memory, 0.15) << layers;
+  }
+}
+
 // Recomputation, and layers too, that differ from rank to rank.
 TEST(CrossCheck, RecomputeByRankAgrees) {
   std::mt19937 random(17);
