@@ -50,15 +50,15 @@ struct OptionsAnswer {
     std::optional<Seconds> high;  // by which the best was found, where that is not its step
   };
   std::vector<SweepAxis> axes;
-  std::vector<Choice> choices;  // of each point
+  std::vector<Choice> choices;          // of each point
   std::optional<std::size_t> as_asked;  // the options of the question without the choice
   std::size_t chosen = 0;
 
   std::string NameOf(std::size_t index) const;  // "precision=fp8,tp-comm-overlap=on"
 };
 
-// Fills in `chosen`: the least memory or the shortest step, of equals the faster, then what was asked
-// for anyway, then the first.
+// Fills in `chosen`: the least memory or the shortest step, of equals the faster, then what was
+// asked for anyway, then the first.
 void Choose(OptionsAnswer& answer, Objective objective);
 
 }  // namespace millwright
