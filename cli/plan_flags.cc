@@ -129,7 +129,11 @@ void PlanFlags::ResolveRecompute(CommandLine& line, Recompute& recompute) const 
 void PlanFlags::ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) const {
   if (!rank_recompute_) {
     // A job's, of which flags change the ranks or what all of them do.
+    if (plan.rank_recompute.empty()) return;
     if (recompute_ || offload_layers_ || plan.rank_recompute.size() != std::size_t(plan.pipeline)) {
+      line.Warning("rank_recompute", fmt::format("the job's {} is left out: flags change the ranks "
+                                                 "or what all of them recompute",
+                                                 RecomputeName(plan)));
       plan.rank_recompute.clear();
     }
     return;
@@ -170,6 +174,11 @@ void PlanFlags::ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) co
     line.Problem("--rank-recompute",
                  fmt::format("expected one for each of the {} pipeline ranks, got {}",
                              plan.pipeline, plan.rank_recompute.size()));
+    return;
+  }
+  if (const std::vector<Recompute> all = plan.Recomputes(); !wrong && all.size() == 1) {
+    plan.recompute = all.front();  // the same on all is no choice of each
+    plan.rank_recompute.clear();
   }
 }
 

@@ -144,6 +144,7 @@ class Sweep {
     }
     SearchOptions options{.top = 1, .memory_margin = job.search.memory_margin};
     options.offload = flags_.offload || job.search.offload;
+    options.recompute_by_rank = job.search.recompute_by_rank;
     options.threads = Cores();
     const bool required = !flags_.require.empty(), forbidden = !flags_.forbid.empty();
     for (const std::string& text : required ? flags_.require : job.search.require) {

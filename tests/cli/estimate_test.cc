@@ -70,6 +70,13 @@ TEST(Estimate, RecomputeOfEachRank) {
   EXPECT_EQ(of_job(" --recompute full"), "full");
   EXPECT_EQ(of_job(" --pp 2"), "none");
   EXPECT_EQ(of_job(" --rank-recompute 3xnone|full"), "3xnone|full");
+  EXPECT_EQ(
+      RunCommand("estimate " + folder + "/job.json --pp 2").err,
+      "millwright: warning: rank_recompute: the job's full(3)|3xnone is left out: flags change "
+      "the ranks or what all of them recompute\n");
+  // The same on all is what all recompute.
+  EXPECT_EQ(RunCommand("estimate --json --rank-recompute 4xfull" + rest).out,
+            RunCommand("estimate --json --recompute full" + rest).out);
 }
 
 TEST(Estimate, FitsAndSaysSo) {
