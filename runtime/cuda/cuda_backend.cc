@@ -276,6 +276,7 @@ void CudaBackend::Upload(std::span<const double> from, View to) {
 
 void CudaBackend::Upload(std::span<const std::int32_t> from, View to) {
   MILLWRIGHT_CHECK(std::int64_t(from.size()) == to.size() && to.element == Element::kIndex);
+  if (from.empty()) return;
   Check("cudaMemcpyAsync", calls_.copy_in(to.data, from.data(), to.bytes(), stream_));
 }
 
