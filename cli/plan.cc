@@ -186,8 +186,7 @@ Explanation PlanQuestion::Explain(const std::string& asked) {
     x.why_not = Obstacle(job_, narrowed.filter);
     if (x.why_not.empty()) {
       x.plan = Rank(Plainest(job_, narrowed.filter), x.result.memory_limit).plans.front();
-      const Estimate& e = x.plan->estimate;
-      x.fits = e.peak <= x.result.memory_limit && HostHolds(e.host, e.host_capacity);
+      x.fits = x.plan->estimate.FitsIn(x.result.memory_limit);
     }
   }
   return x;

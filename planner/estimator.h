@@ -83,7 +83,8 @@ struct Estimate {
   int peak_stage = 0;
   Bytes peak, capacity;
   Bytes host, host_capacity;  // of a domain: offloaded activations, and the memory; 0: not known
-  bool fits() const { return peak <= capacity && HostHolds(host, host_capacity); }
+  bool FitsIn(Bytes limit) const { return peak <= limit && HostHolds(host, host_capacity); }
+  bool fits() const { return FitsIn(capacity); }
   int slowest_stage = 0;
   std::int64_t micro_batches = 0;
   double tokens_per_second_per_gpu = 0;

@@ -450,19 +450,16 @@ class Improved {
   Improved(const Estimator& estimator, const ParallelConfig& plan, Bytes memory_limit)
       : estimator_(estimator), limit_(memory_limit), as_it_is_(estimator.Itemise(plan)) {}
 
-  bool fits() const { return FitsIn(as_it_is_); }
+  bool fits() const { return as_it_is_.FitsIn(limit_); }
   void Try(const ParallelConfig& plan) {
     Estimate estimate = estimator_.Itemise(plan);
-    if (!FitsIn(estimate)) return;
+    if (!estimate.FitsIn(limit_)) return;
     const bool worth_it = !fits() || estimate.step <= (1 - kWorthIt) * as_it_is_.step;
     if (worth_it && (!best_ || estimate.step < best_->step)) best_ = std::move(estimate);
   }
   std::optional<Estimate>& best() { return best_; }
 
  private:
-  bool FitsIn(const Estimate& estimate) const {
-    return estimate.peak <= limit_ && HostHolds(estimate.host, estimate.host_capacity);
-  }
   const Estimator& estimator_;
   const Bytes limit_;
   const Estimate as_it_is_;

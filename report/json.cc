@@ -45,6 +45,10 @@ Json ToJson(const ParallelConfig& p, const ModelConfig& model) {
   return json;
 }
 
+Json HostCapacity(const Estimate& e) {
+  return e.host_capacity > Bytes(0) ? Json(e.host_capacity.value) : Json(nullptr);
+}
+
 Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
   Json time, stages = Json::array();
   for (int i = 0; i < kTimeItems; ++i) {
@@ -77,7 +81,7 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
           {"hfu", e.hfu},
           {"ideal_time_s", e.mfu * e.step.value},
           {"mfu_convention", NameIn(MfuConventionNames(), job.training.mfu_convention)},
-          {"fits", e.peak <= limit && HostHolds(e.host, e.host_capacity)},
+          {"fits", e.FitsIn(limit)},
           {"plan", ToJson(e.plan, job.model)},
           {"micro_batches", e.micro_batches},
           {"slowest_stage", e.slowest_stage},
@@ -89,8 +93,7 @@ Json ToJson(const Estimate& e, const Job& job, Bytes limit) {
             {"largest_item", Key(JsonKey(e.memory[std::size_t(e.peak_stage)].largest()))},
             {"allocated_bytes", allocated.value},
             {"host_bytes_a_node", e.host.value},
-            {"host_capacity_bytes_a_node",
-             e.host_capacity.value > 0 ? Json(e.host_capacity.value) : Json(nullptr)},
+            {"host_capacity_bytes_a_node", HostCapacity(e)},
             {"stages", std::move(stages)}}}};
 }
 
@@ -421,20 +424,18 @@ Json ByCause(const std::array<Seconds, kCauses>& seconds) {
 
 // What one row of a comparison and `simulate` share.
 Json Results(const Simulation& s) {
-  return {
-      {"schedule", s.schedule},
-      {"step_time_s", s.step.step().value},
-      {"estimate_step_time_s", s.estimate.step.value},
-      {"estimate_schedule", s.estimated_schedule},
-      {"tokens_per_s_per_gpu", s.tokens_per_second_per_gpu()},
-      {"mfu", s.mfu()},
-      {"bubble_share", s.bubble_share()},
-      {"peak_bytes", s.peak().value},
-      {"capacity_bytes", s.estimate.capacity.value},
-      {"host_bytes_a_node", s.estimate.host.value},
-      {"host_capacity_bytes_a_node",
-       s.estimate.host_capacity > Bytes(0) ? Json(s.estimate.host_capacity.value) : Json(nullptr)},
-      {"fits", s.fits()}};
+  return {{"schedule", s.schedule},
+          {"step_time_s", s.step.step().value},
+          {"estimate_step_time_s", s.estimate.step.value},
+          {"estimate_schedule", s.estimated_schedule},
+          {"tokens_per_s_per_gpu", s.tokens_per_second_per_gpu()},
+          {"mfu", s.mfu()},
+          {"bubble_share", s.bubble_share()},
+          {"peak_bytes", s.peak().value},
+          {"capacity_bytes", s.estimate.capacity.value},
+          {"host_bytes_a_node", s.estimate.host.value},
+          {"host_capacity_bytes_a_node", HostCapacity(s.estimate)},
+          {"fits", s.fits()}};
 }
 
 Json Rows(const Comparison& comparison, const char* key, bool with_plan) {

@@ -85,12 +85,6 @@ void Append(std::vector<NamedSummary>& to, std::vector<NamedSummary> from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t n = values.size();
-  return 0.5 * (values[(n - 1) / 2] + values[n / 2]);
-}
-
 std::vector<Sweep> SweepsOf(const RunsReport& report) {
   struct Times {
     std::string name;
@@ -125,7 +119,8 @@ std::vector<Sweep> SweepsOf(const RunsReport& report) {
       repeats[t.predicted[i]].push_back(t.measured[i]);
     }
     std::vector<double> medians;
-    for (const double predicted : t.predicted) medians.push_back(Median(repeats.at(predicted)));
+    for (const double predicted : t.predicted)
+      medians.push_back(Quantile(repeats.at(predicted), 0.5));
     const bool named_alike = std::ranges::count(sweeps, t.name, &Times::name) > 1;
     all.push_back({.name = named_alike ? fmt::format("{} ({} layers of {}, {} heads)", t.name,
                                                      t.model->num_layers, t.model->hidden_size,

@@ -123,38 +123,35 @@ TEST_F(RunFiles, SaysWhatGoesWithARecord) {
   EXPECT_EQ(RunCommand("validate --executed run.json").err, "millwright: run.json: no such file\n");
 }
 
-// Experts on four ranks, from the command line to the verdict.
-TEST(Run, ExecutesExperts) {
-  const Outcome outcome = RunCommand(
-      "run --model tiny-moe --cluster local-cpu --ranks 4 --dp 4 --ep 2 --etp 2 "
-      "--global-batch 4 --seq 8 --steps 1 --verify --backend threads");
+// One step on threads, from the command line to the verdict.
+std::string Verified(const std::string& flags) {
+  const Outcome outcome = RunCommand("run --cluster local-cpu --steps 1 --verify " +
+                                     std::string("--backend threads ") + flags);
   EXPECT_EQ(outcome.code, 0) << outcome.out;
   EXPECT_EQ(outcome.err, "");
   EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
-  EXPECT_THAT(outcome.out, HasSubstr("expert dispatch"));
+  return outcome.out;
+}
+
+TEST(Run, ExecutesExperts) {
+  EXPECT_THAT(Verified("--model tiny-moe --ranks 4 --dp 4 --ep 2 --etp 2 --global-batch 4 --seq 8"),
+              HasSubstr("expert dispatch"));
 }
 
 TEST(Run, ExecutesNestedContextParallelism) {
-  const Outcome outcome = RunCommand(
-      "run --model tiny-llama --cluster local-cpu --ranks 4 --cp 4 --cp-kind nested --cp-ulysses 2 "
-      "--global-batch 2 --seq 16 --steps 1 --verify --backend threads");
-  EXPECT_EQ(outcome.code, 0) << outcome.out;
-  EXPECT_EQ(outcome.err, "");
-  EXPECT_THAT(outcome.out, HasSubstr("cp4 nested(2)"));
-  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
-  EXPECT_THAT(outcome.out, HasSubstr("ulysses qkv all-to-all"));
-  EXPECT_THAT(outcome.out, HasSubstr("ring kv exchange"));
+  const std::string out = Verified(
+      "--model tiny-llama --ranks 4 --cp 4 --cp-kind nested --cp-ulysses 2 --global-batch 2 --seq "
+      "16");
+  EXPECT_THAT(out, HasSubstr("cp4 nested(2)"));
+  EXPECT_THAT(out, HasSubstr("ulysses qkv all-to-all"));
+  EXPECT_THAT(out, HasSubstr("ring kv exchange"));
 }
 
 // Process 2 is the second stage of the first pipeline, and not the first stage of the second.
 TEST(Run, RanksLieInThePlansOrder) {
-  const Outcome outcome = RunCommand(
-      "run --model tiny-llama --cluster local-cpu --ranks 8 --tp 2 --pp 2 --dp 2 --order "
-      "tp-cp-ep-pp-dp --global-batch 4 --seq 8 --steps 1 --verify --backend threads");
-  EXPECT_EQ(outcome.code, 0) << outcome.out;
-  EXPECT_EQ(outcome.err, "");
-  EXPECT_THAT(outcome.out, HasSubstr("pp-dp"));
-  EXPECT_THAT(outcome.out, HasSubstr("Equal to the dense reference"));
+  EXPECT_THAT(Verified("--model tiny-llama --ranks 8 --tp 2 --pp 2 --dp 2 --order tp-cp-ep-pp-dp "
+                       "--global-batch 4 --seq 8"),
+              HasSubstr("pp-dp"));
   RunThreads(8, [](Communicator& processes) {
     ParallelConfig plan{.tensor = 2, .pipeline = 2, .data = 2};
     plan.order = RankOrder::kPipelineInside;
