@@ -8,6 +8,7 @@
 #include "core/model_presets.h"
 #include "planner/feasibility.h"
 #include "planner/search.h"
+#include "tests/sanitized.h"
 
 namespace millwright {
 namespace {
@@ -115,6 +116,7 @@ TEST(Facts, DeepSeekV3PublishedLayoutIsNearlyThePlannersBest) {
   std::string schedules;
   for (const auto& name : TrainingScheduleNames()) schedules += "|" + std::string(name.name);
   all.filter.Require("schedule=" + schedules.substr(1));
+  if (kSanitized) all.filter.Require("tp=1,cp=1,pp=16");
   published.filter.Require("tp=1,cp=1,pp=16,ep=64,zero=1,schedule=dualpipe");
   const SearchResult best = Search(model, training, cluster, all);
   const SearchResult theirs = Search(model, training, cluster, published);
