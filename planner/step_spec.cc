@@ -31,14 +31,21 @@ Cause CauseOf(GroupKind group) {
 // Lists pieces, joining compute that nothing comes between.
 class PieceList {
  public:
-  explicit PieceList(Cause compute) : compute_(compute) {}
-  void Compute(const char* label, Seconds duration) {
+  PieceList(Cause compute, const std::vector<Operator>& operators)
+      : compute_(compute), operators_(operators) {}
+  // Of an operator, by its number.
+  void Compute(const char* label, std::size_t op, Seconds duration) {
     if (duration.value <= 0) return;
     if (!pieces_.empty() && pieces_.back().stream == Stream::kCompute && after_ == kLast) {
       pieces_.back().duration += duration;
+      pieces_.back().through = std::uint8_t(op);
       return;
     }
-    Add({.label = label, .duration = duration, .cause = compute_, .routed = among_experts_});
+    Add({.label = label,
+         .duration = duration,
+         .cause = compute_,
+         .routed = among_experts_,
+         .through = std::uint8_t(op)});
   }
   // `sm_share`: taken from what another pass computes beside it.
   void Collective(const Operator& op, Seconds duration, const Communication& communication,
@@ -52,17 +59,18 @@ class PieceList {
          .stream = StreamOf(op.group),
          .cause = compute_ == Cause::kRecompute ? Cause::kRecompute : CauseOf(op.group),
          .routed = exchange,
+         .through = std::uint8_t(&op - operators_.data()),
          .sm_share = sm_share,
          .communication = communication});
   }
   // A collective, and compute that starts with it and is slowed; what comes next waits for both.
   void Beside(const Operator& op, Seconds duration, const Communication& communication,
-              double sm_share, const char* label, Seconds compute) {
+              double sm_share, const char* label, std::size_t computed, Seconds compute) {
     MILLWRIGHT_CHECK(duration.value > 0 && compute.value > 0);
     const After begin = after_;
     Collective(op, duration, communication);
     Next(Back(begin, 1));
-    Compute(label, compute + SlowedBeside(compute, duration, sm_share));
+    Compute(label, computed, compute + SlowedBeside(compute, duration, sm_share));
     Next({1, 2});
   }
   // What the next piece waits for: so far back.  It is one of its own.
@@ -89,6 +97,7 @@ class PieceList {
   }
 
   Cause compute_;
+  const std::vector<Operator>& operators_;
   bool among_experts_ = false;
   After after_ = kLast;
   std::vector<Piece> pieces_;
@@ -125,7 +134,7 @@ class PassBuilder {
 
   // Operators of which `modules` holds one, or all of them.
   std::vector<Piece> Forward(Cause cause, ModuleMask modules, bool all) const {
-    PieceList list(cause);
+    PieceList list(cause, operators_);
     const auto runs = [&](std::size_t i) {
       return i < operators_.size() && (all || (operators_[i].modules & modules) != 0);
     };
@@ -137,8 +146,8 @@ class PassBuilder {
         // Of a ring's steps the first computes on what the rank holds.
         const double steps = ring->repeats + 1;
         const Seconds attention = costs_[i].forward.compute;
-        list.Compute("forward", attention / steps);
-        Beside(list, *ring, costs_[next].forward, true, costs_[next].sm_share, "attention",
+        list.Compute("forward", i, attention / steps);
+        Beside(list, *ring, costs_[next].forward, true, costs_[next].sm_share, "attention", i,
                attention * (ring->repeats / steps));
         ++i;
         continue;
@@ -148,28 +157,28 @@ class PassBuilder {
       const std::size_t collective = gathers ? i : next;
       if ((gathers || scatters) && overlaps_[collective].forward.chunks > 1) {
         Chunks(list, operators_[collective], overlaps_[collective].forward, gathers, true,
-               "forward");
+               "forward", gathers ? next : i);
         ++i;
         continue;
       }
       if (operators_[i].kind == OperatorKind::kCollective) {
         Add(list, operators_[i], costs_[i].forward, true);
       } else {
-        list.Compute("forward", costs_[i].forward.compute);
+        list.Compute("forward", i, costs_[i].forward.compute);
       }
     }
-    if (all) list.Compute("launches", launch_wait_.forward.compute);
+    if (all) list.Compute("launches", operators_.size() - 1, launch_wait_.forward.compute);
     return list.Take();
   }
 
   enum class Part { kBoth, kInput, kWeight };
   std::vector<Piece> Backward(Part part) const {
-    PieceList list(Cause::kCompute);
+    PieceList list(Cause::kCompute, operators_);
     for (std::size_t i = operators_.size(); i-- > 0;) {
       const Operator& op = operators_[i];
       if (part == Part::kWeight) {
         if (op.hidden_under >= 0 && HidesUnderGemm(op)) Add(list, op, costs_[i].backward, false);
-        list.Compute("weight gradient", costs_[i].weight_gradient);
+        list.Compute("weight gradient", i, costs_[i].weight_gradient);
         continue;
       }
       if (op.hidden_under >= 0 && !HidesUnderGemm(op)) {
@@ -177,9 +186,9 @@ class PassBuilder {
         const std::size_t attention = std::size_t(op.hidden_under);
         const double steps = op.repeats + 1;
         const Seconds compute = costs_[attention].backward.compute;
-        list.Compute("backward", compute / steps);
+        list.Compute("backward", attention, compute / steps);
         Beside(list, op, costs_[i].backward, false, costs_[i].sm_share, "attention backward",
-               compute * (op.repeats / steps));
+               attention, compute * (op.repeats / steps));
         MILLWRIGHT_CHECK(attention + 1 == i);
         i = attention;
         continue;
@@ -204,10 +213,11 @@ class PassBuilder {
         Add(list, op, costs_[i].backward, false);
       } else {
         const Seconds weight = part == Part::kBoth ? costs_[i].weight_gradient : Seconds(0);
-        list.Compute("backward", costs_[i].backward.compute - costs_[i].weight_gradient + weight);
+        list.Compute("backward", i,
+                     costs_[i].backward.compute - costs_[i].weight_gradient + weight);
       }
     }
-    if (part != Part::kWeight) list.Compute("launches", launch_wait_.backward.compute);
+    if (part != Part::kWeight) list.Compute("launches", 0, launch_wait_.backward.compute);
     return list.Take();
   }
 
@@ -237,20 +247,21 @@ class PassBuilder {
     }
     if (regather && both && context_.calibration.executed) {
       Add(list, *regather, costs_[IndexOf(*regather)].backward, false);
-      list.Compute("backward", input);
+      list.Compute("backward", gemm, input);
     } else if (chunked) {
-      Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward");
+      Chunks(list, *collective, overlap.backward, !overlap.gathers, false, "backward", gemm);
     } else if (regather && both) {
-      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, 0, "backward", input);
+      Beside(list, *regather, costs_[IndexOf(*regather)].backward, false, 0, "backward", gemm,
+             input);
     } else {
-      list.Compute("backward", input);
+      list.Compute("backward", gemm, input);
     }
     if (collective && overlap.gathers && !chunked && !both) {
       Add(list, *collective, costs_[IndexOf(*collective)].backward, false);
     }
     if (!both) return;
     if (!overlap.with_weight_gradient) {
-      list.Compute("backward", cost.weight_gradient);
+      list.Compute("backward", gemm, cost.weight_gradient);
       return;
     }
     // The scatter needs the input gradient alone, the weight gradient what was gathered beside it.
@@ -260,13 +271,13 @@ class PassBuilder {
     scatter.tensor += overlap.slowed;
     Add(list, *collective, scatter, false);
     list.Next(PieceList::Back(begin, 1));
-    list.Compute("backward", cost.weight_gradient + overlap.slowed);
+    list.Compute("backward", gemm, cost.weight_gradient + overlap.slowed);
     list.Next({1, 2});
   }
 
   // A GEMM in chunks, and the exchanges beside them.
   void Chunks(PieceList& list, const Operator& op, const ChunkedGemm& cut, bool gathers,
-              bool forward, const char* label) const {
+              bool forward, const char* label, std::size_t gemm) const {
     Communication part = CommunicationOf(op, forward);
     part.payload = part.payload / (cut.chunks - 1);
     const Seconds exchange = cut.exchange + cut.slowed, slow = cut.gemm + cut.slowed;
@@ -278,26 +289,26 @@ class PassBuilder {
         if (i > 0) list.Next({2, 0});
         list.Collective(op, exchange, part);
         list.Next(i == 0 ? PieceList::Back(begin, 1) : PieceList::After{3, 2});
-        list.Compute(label, slow);
+        list.Compute(label, gemm, slow);
       }
       list.Next({2, 1});
-      list.Compute(label, cut.gemm);
+      list.Compute(label, gemm, cut.gemm);
       return;
     }
-    list.Compute(label, cut.gemm);
+    list.Compute(label, gemm, cut.gemm);
     for (int i = 1; i < cut.chunks; ++i) {
       // Exchange i waits for chunk i - 1 and for exchange i - 1, chunk i for chunk i - 1.
       if (i > 1) list.Next({1, 2});
       list.Collective(op, exchange, part);
       list.Next({2, 0});
-      list.Compute(label, slow);
+      list.Compute(label, gemm, slow);
     }
     list.Next({1, 2});
   }
 
   void Beside(PieceList& list, const Operator& op, const PassTime& pass, bool forward,
-              double sm_share, const char* label, Seconds compute) const {
-    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), sm_share, label, compute);
+              double sm_share, const char* label, std::size_t computed, Seconds compute) const {
+    list.Beside(op, TimeOf(pass), CommunicationOf(op, forward), sm_share, label, computed, compute);
   }
   void Add(PieceList& list, const Operator& op, const PassTime& pass, bool forward) const {
     const std::size_t i = IndexOf(op);

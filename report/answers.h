@@ -45,11 +45,11 @@ struct PlanAnswer {
   std::optional<Explanation> explanation;
   std::optional<Exported> exported;  // of the best plan
   std::optional<SensitivityAnswer> sensitivity;
-  std::optional<SizeAnswer> sizes;     // of which this is the answer of the chosen one
+  std::optional<SizeAnswer> sizes;       // of which this is the answer of the chosen one
   std::optional<OptionsAnswer> options;  // the same of options of the training step
-  std::optional<RobustAnswer> robust;  // by which the plans are in order
-  double search_seconds = 0;           // wall time, the only part that differs between runs
-  double simulate_seconds = 0;         // of it
+  std::optional<RobustAnswer> robust;    // by which the plans are in order
+  double search_seconds = 0;             // wall time, the only part that differs between runs
+  double simulate_seconds = 0;           // of it
   int threads = 0;
 
   const std::vector<Contender>& plans() const { return contenders.plans; }

@@ -32,8 +32,8 @@ std::string PerStep(Seconds seconds);   // "59.4 s", "-" for none
 std::string ResultSentence(const Estimate& estimate);
 // "the activations that it offloads are 251.5 GiB a node, and its hosts have 0.9 GiB".
 std::string HostShortage(const Estimate& estimate);
-// That, or "stage 0 needs 175.2 GiB, 95.6 GiB more than the 79.6 GiB of an H100-SXM; most of it is the
-// optimizer state (98.6 GiB)".
+// That, or "stage 0 needs 175.2 GiB, 95.6 GiB more than the 79.6 GiB of an H100-SXM; most of it is
+// the optimizer state (98.6 GiB)".
 std::string MissSentence(const Estimate& estimate, Bytes limit, const GpuSpec& gpu);
 
 // The question restated: what it is about, and what is asked.

@@ -87,6 +87,14 @@ class Backend {
   // are equally long; more may come after them.
   virtual void Expect(int from, std::vector<int> tags) = 0;
 
+  // What is called between Fork and Rejoin goes beside what is called after it, where the device
+  // can: it begins when all that was called before is done, and until Join of what Rejoin gave,
+  // or of a later one's, nobody may count on it.  No tensor is made or ends in between.
+  using Fork = std::uint64_t;
+  virtual void StartFork() {}
+  virtual Fork Rejoin() { return 0; }
+  virtual void Join(Fork) {}
+
   // Waits until everything is done.
   virtual void Synchronize() = 0;
   // A moment between what was called before and after, and when it was; once all is done.

@@ -25,6 +25,14 @@ Execution::Execution(const Workload& workload, Backend& backend)
       groups_(GroupsOf(workload.parallel, backend.rank())),
       operators_(workload, groups_, backend) {
   MILLWRIGHT_CHECK(backend.ranks() == workload.ranks());
+  MILLWRIGHT_CHECK(workload.graph.ranks() == workload.schedule.pipeline);
+  for (TaskId id = 0; id < workload.graph.size(); ++id) {
+    if (workload.graph.task(id).rank == groups_.place.pipeline) program_.push_back(id);
+  }
+  const std::vector<Pass>& order = workload.schedule.orders[std::size_t(groups_.place.pipeline)];
+  for (auto pass = order.rbegin(); pass != order.rend(); ++pass) {
+    passes_[{pass->stage, pass->micro_batch}].push_back(*pass);
+  }
   for (int stage = 0; stage < workload.schedule.stages(); ++stage) {
     if (workload.schedule.rank_of_stage[std::size_t(stage)] == groups_.place.pipeline) {
       AddUnits(stage);
@@ -55,7 +63,7 @@ void Execution::AddUnits(int stage) {
     if (recompute.granularity == RecomputeGranularity::kSelective) {
       unit.recomputes = MaskOf(recompute.modules);
     }
-    if (sharded(unit)) Forget(unit);
+    if (sharded(unit)) std::ranges::for_each(unit.buckets, [&](Bucket& b) { Forget(b); });
     units_.push_back(std::move(unit));
   }
   if (workload_.schedule.last_of_direction(stage)) {
@@ -102,6 +110,113 @@ const std::vector<ExecutedOperator>& Execution::operators() {
   return executed_;
 }
 
+Timeline Execution::timeline() {
+  const std::vector<ExecutedOperator>& done = operators();
+  const std::size_t tasks = workload_.graph.size();
+  Timeline timeline{.start = std::vector<Seconds>(tasks),
+                    .end = std::vector<Seconds>(tasks),
+                    .peak = std::vector<Bytes>(std::size_t(workload_.graph.ranks()))};
+  Seconds now;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < ends_.size(); ++i) {
+    const std::size_t last = ends_[i];
+    timeline.start[program_[i]] = first < last ? done[first].start : now;
+    if (first < last) now = done[last - 1].end;
+    timeline.end[program_[i]] = now;
+    first = last;
+  }
+  timeline.makespan = now;
+  timeline.peak[std::size_t(groups_.place.pipeline)] = Bytes(double(backend_.peak_bytes()));
+  return timeline;
+}
+
+// --- Tasks
+
+void Execution::Take(TaskId id) {
+  const Task& task = workload_.graph.task(id);
+  if (task.through == kOfNoPass) {
+    TakeOther(task, workload_.graph.label(id));
+    return;
+  }
+  Run& run = RunOf(task);
+  Advance(run, task.through, task.cause == Cause::kRecompute);
+  if (task.through != kThroughPass) return;
+  const std::optional<PipelineMessage> message = SentBy(workload_.schedule, run.state.pass);
+  if (message && message->peer != groups_.place.pipeline) return;  // the next task is to send it
+  EndPass(run);
+}
+
+void Execution::TakeOther(const Task& task, std::string_view label) {
+  const Communication group = task.communication == kNoCommunication
+                                  ? Communication{}
+                                  : workload_.graph.communications()[task.communication];
+  if (label == "receive") {
+    RunOf(task);
+  } else if (label == "send") {
+    EndPass(RunOf(task));
+  } else if (label == "gather parameters") {
+    if (std::exchange(gathered_[task.stage], char{1}) != 0) return;
+    for (Unit& unit : units_) {
+      if (unit.stage != task.stage) continue;
+      for (Bucket& bucket : unit.buckets) Gather(bucket);
+    }
+  } else if (label == "gather layer") {
+    GatherNext(RunOf(task), group);
+  } else if (label == "reduce gradients" || label == "reduce layer") {
+    std::vector<Bucket*> rest;
+    for (Bucket* bucket : unreduced_) {
+      if (bucket->group.stride == group.stride && bucket->group.ranks == group.ranks) {
+        Reduce(*bucket);
+      } else {
+        rest.push_back(bucket);
+      }
+    }
+    unreduced_ = std::move(rest);
+  } else if (label == "sum replicated gradients") {
+    SumCopies(false);
+  } else if (label == "sum KV gradients") {
+    SumCopies(true);
+  } else if (label == "exchange copies' gradients" || label == "sum tied gradients") {
+    SumCopies(false);
+    SumCopies(true);
+    const auto others = label == "sum tied gradients" ? Tables() : Twins();
+    if (task.stream == Stream::kSend) {
+      SendGradients(label, others);
+    } else {
+      ReceiveGradients(label, others);
+    }
+  } else if (label == "loss") {
+    SumLoss();
+  }
+}
+
+Execution::Run& Execution::RunOf(const Task& task) {
+  const RunKey key{task.stage, task.micro_batch};
+  const auto running = runs_.find(key);
+  if (running != runs_.end()) return running->second;
+  std::vector<Pass>& left = passes_left_[key];
+  MILLWRIGHT_CHECK(!left.empty());
+  const Pass pass = left.back();
+  left.pop_back();
+  return runs_.emplace(key, StartPass(pass)).first->second;
+}
+
+void Execution::Advance(Run& run, std::uint8_t through, bool recompute) {
+  MILLWRIGHT_CHECK(through == kThroughPass || !run.done());
+  const Unit* const unit = run.done() ? nullptr : run.steps[run.at].unit;
+  for (; !run.done(); TakeStep(run)) {
+    const Step& step = run.steps[run.at];
+    if (through == kThroughPass) continue;
+    if (step.unit != unit) return;
+    if (through == kThroughLayer) continue;
+    const bool again = step.part == Part::kRecompute;
+    if (again && !recompute) continue;  // that none of the tasks was for
+    if (again != recompute || step.part >= Part::kForget) return;
+    const int number = unit->numbers[step.op];
+    if (again || step.part == Part::kForward ? number > through : number < through) return;
+  }
+}
+
 // --- Steps of a pass
 
 std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
@@ -118,7 +233,6 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
   };
   if (pass.kind == PassKind::kForward) {
     for (Unit* unit : units) {
-      if (sharded(*unit)) steps.push_back({unit, 0, Part::kGather});
       forward(unit, Part::kForward);
       if (sharded(*unit)) steps.push_back({unit, 0, Part::kForget});
       steps.push_back({unit, 0, Part::kKept});
@@ -127,9 +241,6 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
   }
   std::reverse(units.begin(), units.end());
   for (Unit* unit : units) {
-    const bool needs_weights = sharded(*unit) && pass.kind != PassKind::kBackwardWeight;
-    const bool completes = pass.kind != PassKind::kBackwardInput;
-    if (needs_weights) steps.push_back({unit, 0, Part::kGather});
     if (pass.kind != PassKind::kBackwardWeight) {
       for (std::size_t op = 0; op < unit->operators.size(); ++op) {
         if (unit->recomputed || (unit->operators[op].modules & unit->recomputes) != 0) {
@@ -140,15 +251,25 @@ std::vector<Execution::Step> Execution::StepsOf(const Pass& pass) {
     backward(unit, pass.kind == PassKind::kBackward        ? Part::kBoth
                    : pass.kind == PassKind::kBackwardInput ? Part::kInput
                                                            : Part::kWeight);
-    if (needs_weights) steps.push_back({unit, 0, Part::kForget});
-    steps.push_back({unit, 0, completes ? Part::kEnd : Part::kKept});
-    if (completes && reduces_each_pass(*unit)) steps.push_back({unit, 0, Part::kReduce});
+    if (sharded(*unit) && pass.kind != PassKind::kBackwardWeight) {
+      steps.push_back({unit, 0, Part::kForget});
+    }
+    steps.push_back({unit, 0, pass.kind == PassKind::kBackwardInput ? Part::kKept : Part::kEnd});
   }
   return steps;
 }
 
 Execution::Run Execution::StartPass(const Pass& pass) {
   Run run{.state = {.pass = pass}, .steps = StepsOf(pass)};
+  if (workload_.parallel.zero == 3 && pass.kind != PassKind::kBackwardWeight) {
+    const Unit* last = nullptr;
+    for (const Step& step : run.steps) {
+      if (step.unit == std::exchange(last, step.unit)) continue;
+      // A backward finds an embedding and a head as the forward has left them.
+      if (pass.kind != PassKind::kForward && !sharded(*step.unit)) continue;
+      for (Bucket& bucket : step.unit->buckets) run.awaited.push_back({step.unit, &bucket});
+    }
+  }
   const std::optional<PipelineMessage> message = AwaitedBy(workload_.schedule, pass);
   if (!message) return run;
   if (message->peer == groups_.place.pipeline) {
@@ -172,12 +293,12 @@ Execution::Run Execution::StartPass(const Pass& pass) {
 }
 
 void Execution::EndPass(Run& run) {
-  const std::optional<PipelineMessage> message = SentBy(workload_.schedule, run.state.pass);
-  if (!message) return;
-  if (message->peer == groups_.place.pipeline) {
+  MILLWRIGHT_CHECK(run.done());
+  const Pass pass = run.state.pass;
+  const std::optional<PipelineMessage> message = SentBy(workload_.schedule, pass);
+  if (message && message->peer == groups_.place.pipeline) {
     handed_on_[message->tag] = std::move(run.state.flow);
-  } else {
-    const Pass& pass = run.state.pass;
+  } else if (message) {
     Do({.name = "send",
         .stream = Stream::kSend,
         .stage = pass.stage,
@@ -188,6 +309,7 @@ void Execution::EndPass(Run& run) {
                        std::move(run.state.flow));
        });
   }
+  runs_.erase({pass.stage, pass.micro_batch});
 }
 
 void Execution::TakeStep(Run& run) {
@@ -195,14 +317,10 @@ void Execution::TakeStep(Run& run) {
   Unit& unit = *step.unit;
   const std::pair<const Unit*, int> key{&unit, run.state.pass.micro_batch};
   switch (step.part) {
-    case Part::kGather:
-      if (unit.users++ == 0) GatherUnit(unit);
-      return;
     case Part::kForget:
-      if (--unit.users == 0) Forget(unit);
-      return;
-    case Part::kReduce:
-      ReduceShard(unit);
+      for (Bucket& bucket : unit.buckets) {
+        if (--bucket.users == 0) Forget(bucket);
+      }
       return;
     case Part::kKept: {
       Saved& kept = saved_[key];
@@ -217,6 +335,10 @@ void Execution::TakeStep(Run& run) {
     case Part::kEnd:
       saved_.erase(key);
       if (watch_) watch_(unit, run.state.pass, {});
+      if (reduces_each_pass(unit) || gradients_left_[std::size_t(unit.stage)] == 1) {
+        for (Bucket& bucket : unit.buckets) unreduced_.push_back(&bucket);
+      }
+      if (run.done()) --gradients_left_[std::size_t(unit.stage)];
       return;
     case Part::kForward:
     case Part::kRecompute:
@@ -225,6 +347,12 @@ void Execution::TakeStep(Run& run) {
     case Part::kWeight:
       break;
   }
+  // Of ranks that share with nobody the graph gathers nothing.
+  if (!run.awaited.empty()) {
+    GatherFor(run, [&](const Awaited& one) { return one.unit == &unit; });
+  }
+  JoinForks(unit, step.part != Part::kForward && step.part != Part::kRecompute);
+  if (unit.table != nullptr) JoinForks(*unit.table, step.part != Part::kForward);
   Saved& saved = saved_[key];
   const Operator& op = unit.operators[step.op];
   Do({.name = op.name,
@@ -250,32 +378,12 @@ void Execution::TakeStep(Run& run) {
          case Part::kWeight:
            operators_.Backward(unit, step.op, BackwardPart::kWeight, run.state, saved);
            return;
-         case Part::kGather:
          case Part::kForget:
-         case Part::kReduce:
          case Part::kKept:
          case Part::kEnd:
            return;
        }
      });
-}
-
-void Execution::RunPass(const Pass& pass) {
-  Run run = StartPass(pass);
-  while (!run.done()) TakeStep(run);
-  EndPass(run);
-}
-
-void Execution::RunTogether(const Pass& a, const Pass& b) {
-  Run first = StartPass(a), second = StartPass(b);
-  while (!first.done() || !second.done()) {
-    // In step by the share that each has done, as sim/step_graph.
-    const bool take_first = second.done() || (!first.done() && first.at * second.steps.size() <=
-                                                                   second.at * first.steps.size());
-    TakeStep(take_first ? first : second);
-  }
-  EndPass(first);
-  EndPass(second);
 }
 
 // --- A step
@@ -285,6 +393,7 @@ double Execution::ComputeGradients(int step) {
   executed_.clear();
   timed_ = 0;
   marks_.clear();
+  ends_.clear();
   backend_.ForgetMarks();
   begin_ = backend_.MarkTime();
   operators_.StartStep(step);
@@ -301,22 +410,41 @@ double Execution::ComputeGradients(int step) {
       }
     }
   });
-  const std::vector<Pass>& order = workload_.schedule.orders[std::size_t(groups_.place.pipeline)];
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    if (order[i].overlaps_next) {
-      RunTogether(order[i], order[i + 1]);
-      ++i;
-    } else {
-      RunPass(order[i]);
-    }
-  }
-  MILLWRIGHT_CHECK(saved_.empty() && handed_on_.empty());
+  passes_left_ = passes_;
   for (Unit& unit : units_) {
-    if (!reduces_each_pass(unit)) ReduceShard(unit);
-    for (Bucket& bucket : unit.buckets) SumCopies(bucket);
+    for (Bucket& bucket : unit.buckets) bucket.users = 0;
   }
-  if (workload_.schedule.directions == 2) ExchangeTwins();
-  if (workload_.model.tied_embeddings) ExchangeTables();
+  gathered_.assign(std::size_t(workload_.schedule.stages()), 0);
+  gradients_left_.assign(gathered_.size(), 0);
+  for (const auto& [key, passes] : passes_) {
+    gradients_left_[std::size_t(key.first)] +=
+        int(std::count_if(passes.begin(), passes.end(), [](const Pass& pass) {
+          return pass.kind == PassKind::kBackward || pass.kind == PassKind::kBackwardWeight;
+        }));
+  }
+  copies_summed_ = {};
+  loss_summed_ = false;
+  forks_.clear();
+  for (const TaskId id : program_) {
+    if (workload_.graph.task(id).cause == Cause::kOptimizer) break;
+    for (const TaskId awaited : workload_.graph.waits(id)) {
+      const auto fork = forks_.find(awaited);
+      if (fork != forks_.end()) backend_.Join(fork->second);
+    }
+    const Backend::Fork before = last_fork_;
+    Take(id);
+    if (last_fork_ != before) forks_[id] = last_fork_;
+    ends_.push_back(executed_.size());
+  }
+  SumLoss();
+  MILLWRIGHT_CHECK(runs_.empty() && saved_.empty() && handed_on_.empty());
+  return loss_;
+}
+
+void Execution::SumLoss() {
+  if (std::exchange(loss_summed_, true)) return;
+  SumCopies(false);
+  SumCopies(true);
   const TrainingConfig& training = workload_.training;
   const double loss =
       operators_.Loss() / (double(training.global_batch_size) * double(training.seq_length));
@@ -324,132 +452,179 @@ double Execution::ComputeGradients(int step) {
   backend_.Upload(std::span(&loss, 1), sum);
   Do({.name = "loss", .stream = Stream::kData},
      [&] { backend_.Collective("loss", CollectiveKind::kAllReduce, groups_.everyone, sum); });
-  return backend_.Download(sum).front();
+  loss_ = backend_.Download(sum).front();
 }
 
 // Adds the sum over data-parallel ranks of what has come together to this rank's share.
-void Execution::ReduceShard(Unit& unit) {
+void Execution::Reduce(Bucket& bucket) {
+  backend_.StartFork();
+  Do({.name = "reduce gradients", .stream = Stream::kData}, [&] {
+    backend_.Collective(
+        "reduce gradients",
+        workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter,
+        bucket.group, bucket.gradients);
+  });
+  Do({.name = kOptimizer}, [&] {
+    backend_.Run(
+        compute::Add{.from = bucket.gradients.view().Part(bucket.first, bucket.last - bucket.first),
+                     .to = bucket.shard_gradients});
+    backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
+  });
+  bucket.reducing = last_fork_ = backend_.Rejoin();
+}
+
+// What the graph has no task for: of ranks that share with nobody.  All are there then.
+void Execution::ReduceAll() {
+  for (Bucket* bucket : std::exchange(unreduced_, {})) Reduce(*bucket);
+  for (Unit& unit : units_) JoinForks(unit, true);
+}
+
+// What comes and goes beside the passes is there before it is worked on.
+void Execution::JoinForks(Unit& unit, bool gradients) {
   for (Bucket& bucket : unit.buckets) {
-    Do({.name = "reduce gradients", .stream = Stream::kData}, [&] {
-      backend_.Collective("reduce gradients",
-                          workload_.parallel.zero == 0 ? CollectiveKind::kAllReduce
-                                                       : CollectiveKind::kReduceScatter,
-                          bucket.group, bucket.gradients);
-    });
-    Do({.name = kOptimizer}, [&] {
-      backend_.Run(compute::Add{
-          .from = bucket.gradients.view().Part(bucket.first, bucket.last - bucket.first),
-          .to = bucket.shard_gradients});
-      backend_.Run(compute::Fill{.to = bucket.gradients, .value = 0});
-    });
+    Backend::Fork last = std::exchange(bucket.gathering, 0);
+    if (gradients) last = std::max(last, std::exchange(bucket.reducing, 0));
+    if (last > 0) backend_.Join(last);
+  }
+}
+
+// Once a step, when all gradients are reduced.
+void Execution::SumCopies(bool kv) {
+  if (std::exchange(copies_summed_[std::size_t(kv)], true)) return;
+  ReduceAll();
+  for (Unit& unit : units_) {
+    for (Bucket& bucket : unit.buckets) SumCopies(bucket, kv);
   }
 }
 
 // Tensor ranks that hold the same weights have the gradients of their own tokens or heads.
-void Execution::SumCopies(Bucket& bucket) {
-  for (const bool kv : {false, true}) {
-    std::vector<View> pieces;
-    std::int64_t elements = 0;
-    int copies = 1;
-    for (const TensorPart& part : bucket.parts) {
-      if (!part.partial_gradient || part.copies == 1) continue;
-      if ((part.whole.split == WeightSplit::kQueryGroups) != kv) continue;
-      copies = part.copies;
-      const std::int64_t first = std::max(part.offset, bucket.first);
-      const std::int64_t last = std::min(part.offset + part.elements(), bucket.last);
-      if (first >= last) continue;
-      pieces.push_back(bucket.shard_gradients.view().Part(first - bucket.first, last - first));
-      elements += last - first;
+void Execution::SumCopies(Bucket& bucket, bool kv) {
+  std::vector<View> pieces;
+  std::int64_t elements = 0;
+  int copies = 1;
+  for (const TensorPart& part : bucket.parts) {
+    if (!part.partial_gradient || part.copies == 1) continue;
+    if ((part.whole.split == WeightSplit::kQueryGroups) != kv) continue;
+    copies = part.copies;
+    const std::int64_t first = std::max(part.offset, bucket.first);
+    const std::int64_t last = std::min(part.offset + part.elements(), bucket.last);
+    if (first >= last) continue;
+    pieces.push_back(bucket.shard_gradients.view().Part(first - bucket.first, last - first));
+    elements += last - first;
+  }
+  if (pieces.empty()) return;
+  const RankGroup group{
+      .first = backend_.rank() - backend_.rank() % copies, .stride = 1, .ranks = copies};
+  const std::string_view name = kv ? "sum KV gradients" : "sum replicated gradients";
+  Do({.name = name, .stream = Stream::kData}, [&] {
+    Tensor together(backend_, 1, elements, Element::kSum);
+    std::int64_t at = 0;
+    for (const View& piece : pieces) {
+      backend_.Run(compute::Copy{.from = piece, .to = together.view().Part(at, piece.size())});
+      at += piece.size();
     }
-    if (pieces.empty()) continue;
-    const RankGroup group{
-        .first = backend_.rank() - backend_.rank() % copies, .stride = 1, .ranks = copies};
-    const std::string_view name = kv ? "sum KV gradients" : "sum replicated gradients";
-    Do({.name = name, .stream = Stream::kData}, [&] {
-      Tensor together(backend_, 1, elements, Element::kSum);
-      std::int64_t at = 0;
-      for (const View& piece : pieces) {
-        backend_.Run(compute::Copy{.from = piece, .to = together.view().Part(at, piece.size())});
-        at += piece.size();
-      }
-      backend_.Collective(name, CollectiveKind::kAllReduce, group, together);
-      at = 0;
-      for (const View& piece : pieces) {
-        backend_.Run(compute::Copy{.from = together.view().Part(at, piece.size()), .to = piece});
-        at += piece.size();
+    backend_.Collective(name, CollectiveKind::kAllReduce, group, together);
+    at = 0;
+    for (const View& piece : pieces) {
+      backend_.Run(compute::Copy{.from = together.view().Part(at, piece.size()), .to = piece});
+      at += piece.size();
+    }
+  });
+}
+
+// What both ranks have of the same parameters becomes the sum.
+void Execution::SendGradients(std::string_view name,
+                              const std::map<int, std::vector<Bucket*>>& to) {
+  const int tag = GradientsTag(workload_.schedule);
+  for (const auto& [rank, buckets] : to) {
+    Do({.name = name, .stream = Stream::kSend}, [&, rank = rank, &buckets = buckets] {
+      for (const Bucket* bucket : buckets) {
+        backend_.Send(name, rank, tag, Tensor::CopyOf(backend_, bucket->shard_gradients));
       }
     });
   }
 }
 
-// What both ranks have of the same parameters becomes the sum.
-void Execution::ExchangeGradients(std::string_view name, int with,
-                                  std::span<Bucket* const> buckets) {
+void Execution::ReceiveGradients(std::string_view name,
+                                 const std::map<int, std::vector<Bucket*>>& from) {
   const int tag = GradientsTag(workload_.schedule);
-  Do({.name = name, .stream = Stream::kSend}, [&] {
-    for (const Bucket* bucket : buckets) {
-      backend_.Send(name, with, tag, Tensor::CopyOf(backend_, bucket->shard_gradients));
-    }
-  });
-  Do({.name = name, .stream = Stream::kReceive}, [&] {
-    for (Bucket* bucket : buckets) {
-      Tensor other(backend_, 1, bucket->shard_gradients.size(), Element::kSum);
-      backend_.Receive(with, tag, other);
-      backend_.Run(compute::Add{.from = other, .to = bucket->shard_gradients});
-    }
-  });
+  for (const auto& [rank, buckets] : from) {
+    Do({.name = name, .stream = Stream::kReceive}, [&, rank = rank, &buckets = buckets] {
+      for (Bucket* bucket : buckets) {
+        Tensor other(backend_, 1, bucket->shard_gradients.size(), Element::kSum);
+        backend_.Receive(rank, tag, other);
+        backend_.Run(compute::Add{.from = other, .to = bucket->shard_gradients});
+      }
+    });
+  }
 }
 
 // DualPipe: the same stage of the other direction, on another rank, has seen the other half of the
 // micro-batches.
-void Execution::ExchangeTwins() {
-  const PipelineSchedule& schedule = workload_.schedule;
+std::map<int, std::vector<Bucket*>> Execution::Twins() {
   std::map<int, std::vector<Bucket*>> by_twin;
   for (Unit& unit : units_) {
-    const int twin = RankOnPipeline(TwinOf(schedule, unit.stage));
+    const int twin = RankOnPipeline(TwinOf(workload_.schedule, unit.stage));
     for (Bucket& bucket : unit.buckets) by_twin[twin].push_back(&bucket);
   }
   for (auto& [twin, buckets] : by_twin) {
     // In one order on both sides.
     std::ranges::stable_sort(buckets, {},
                              [](const Bucket* b) { return b->parts.front().name.layer; });
-    ExchangeGradients("exchange copies' gradients", twin, buckets);
   }
+  return by_twin;
 }
 
 // The first and the last stage each have a token table, which the embedding and the head use.
-void Execution::ExchangeTables() {
+std::map<int, std::vector<Bucket*>> Execution::Tables() {
   const std::optional<std::pair<int, int>> ends = TiedEnds(workload_.schedule);
-  const int own = groups_.place.pipeline;
-  if (!ends || (own != ends->first && own != ends->second)) return;
-  const int other = own == ends->first ? ends->second : ends->first;
+  MILLWRIGHT_CHECK(ends.has_value());
+  const int other = groups_.place.pipeline == ends->first ? ends->second : ends->first;
+  std::map<int, std::vector<Bucket*>> tables;
   for (Unit& unit : units_) {
     for (Bucket& bucket : unit.buckets) {
       if (bucket.parts.front().bucket != BucketKind::kTable) continue;
-      Bucket* const table = &bucket;
-      ExchangeGradients("sum tied gradients", RankOnPipeline(other), std::span(&table, 1));
+      tables[RankOnPipeline(other)].push_back(&bucket);
     }
   }
+  return tables;
 }
 
-void Execution::GatherUnit(Unit& unit) {
-  for (Bucket& bucket : unit.buckets) {
-    Do({.name = "gather parameters", .stream = Stream::kData}, [&] {
-      backend_.Collective("gather parameters", CollectiveKind::kAllGather, bucket.group,
-                          bucket.weights);
-    });
+void Execution::Gather(Bucket& bucket) {
+  backend_.StartFork();
+  Do({.name = "gather parameters", .stream = Stream::kData}, [&] {
+    backend_.Collective("gather parameters", CollectiveKind::kAllGather, bucket.group,
+                        bucket.weights);
+  });
+  bucket.gathering = last_fork_ = backend_.Rejoin();
+}
+
+// ZeRO-3: what a pass still waits for from these ranks of the first layer of which it does.
+void Execution::GatherNext(Run& run, const Communication& group) {
+  const auto same = [&](const Awaited& one) {
+    return one.bucket->group.stride == group.stride && one.bucket->group.ranks == group.ranks;
+  };
+  const auto next = std::ranges::find_if(run.awaited, same);
+  if (next == run.awaited.end()) return;
+  Unit* const unit = next->unit;
+  GatherFor(run, [&](const Awaited& one) { return one.unit == unit && same(one); });
+}
+
+template <class Which>
+void Execution::GatherFor(Run& run, const Which& which) {
+  for (const Awaited& one : run.awaited) {
+    if (which(one) && one.bucket->users++ == 0) Gather(*one.bucket);
   }
+  std::erase_if(run.awaited, which);
 }
 
 // What a rank does not hold under ZeRO-3 must not be computed with by mistake.
-void Execution::Forget(Unit& unit) {
+void Execution::Forget(Bucket& bucket) {
   const double nothing = std::numeric_limits<double>::quiet_NaN();
-  for (Bucket& bucket : unit.buckets) {
-    const View all = bucket.weights;
-    backend_.Run(compute::Fill{.to = all.Part(0, bucket.first), .value = nothing});
-    backend_.Run(
-        compute::Fill{.to = all.Part(bucket.last, all.size() - bucket.last), .value = nothing});
-  }
+  const View all = bucket.weights;
+  backend_.Run(compute::Fill{.to = all.Part(0, bucket.first), .value = nothing});
+  backend_.Run(
+      compute::Fill{.to = all.Part(bucket.last, all.size() - bucket.last), .value = nothing});
 }
 
 void Execution::UpdateBucket(Bucket& bucket, const Adam& adam) {
@@ -473,8 +648,8 @@ void Execution::Update(const Adam& adam) {
     Do({.name = kOptimizer}, [&] {
       for (Bucket& bucket : unit.buckets) UpdateBucket(bucket, adam);
     });
-    if (workload_.parallel.zero > 0 && !sharded(unit)) GatherUnit(unit);
   }
+  if (ends_.size() < program_.size()) ends_.push_back(executed_.size());
 }
 
 void Execution::ForEachTensor(const Visit& visit) const {

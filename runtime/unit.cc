@@ -150,6 +150,7 @@ Unit MakeUnit(const Workload& workload, const RankGroups& groups, Backend& backe
   for (const Operator& op : operators) {
     if (op.kind == OperatorKind::kHost) continue;  // what a GPU's host costs is no work
     unit.operators.push_back(op);
+    unit.numbers.push_back(int(&op - operators.data()));
     unit.codes.push_back(CodeOf(op.name, routed));
     if (unit.codes.back() == OperatorCode::kPermute) routed = true;
   }

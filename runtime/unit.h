@@ -64,17 +64,20 @@ struct Bucket {
   Tensor master;                     // of these, where a kValue is narrower than a kSum
   Tensor shard_gradients, moment1, moment2;
   std::vector<TensorPart> parts;
+  int users = 0;                // ZeRO-3: passes that need the parameters
+  Backend::Fork gathering = 0;  // in which parameters come,
+  Backend::Fork reducing = 0;   //   and gradients go
 };
 
 struct Unit {
   int stage = 0, layer = 0;
   std::vector<Operator> operators;
   std::vector<OperatorCode> codes;
+  std::vector<int> numbers;     // in the list, which has some that are not executed (Task::through)
   bool recomputed = false;      // all of it, from its input
   ModuleMask recomputes = 0;    // or these modules
   std::vector<Bucket> buckets;  // dense, experts, the token table: those that it has
   Unit* table = nullptr;        // of a tied head, who has the token table if it has not itself
-  int users = 0;                // ZeRO-3: passes that need the parameters
 
   bool is_moe() const { return has("router"); }
   bool has(std::string_view name) const { return BucketOf(name) != nullptr; }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is executed: a model, a plan, a pipeline schedule, and the data, all of it a function of one
-// seed, so that every rank makes its part of weights and tokens without asking another.
+// What is executed: a model, a plan, its pipeline schedule and task graph, and the data, all of it
+// a function of one seed, so that every rank makes its part of weights and tokens without asking
+// another.
 //
 // Executed today: decoder layers (RMSNorm or LayerNorm, RoPE or learned positions, grouped-query
 // attention with normed heads and windows, gated or plain MLP, routed and shared experts, biases)
@@ -20,6 +21,7 @@
 #include "core/parameters.h"
 #include "core/training.h"
 #include "sim/schedule.h"
+#include "sim/task_graph.h"
 
 namespace millwright {
 
@@ -29,6 +31,7 @@ struct Workload {
   ParallelConfig parallel;  // CheckPlan has passed it
   PipelineSchedule schedule;
   std::uint64_t seed = 1;
+  TaskGraph graph{0};  // of a step, in pieces; what executes the workload takes its tasks
 
   int ranks() const { return int(parallel.gpus()); }
 };

@@ -13,21 +13,12 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <vector>
 
 #include "core/units.h"
 #include "sim/task_graph.h"
+#include "sim/timeline.h"
 
 namespace millwright {
-
-struct Timeline {
-  std::vector<Seconds> start, end;  // of each task
-  Seconds makespan;
-  std::vector<Bytes> peak;        // of each rank: most that its tasks hold at once
-  std::vector<TaskId> peak_task;  // of each rank: the task that reached it
-  std::string deadlock;           // who waits for whom, where not all tasks could run
-};
 
 Timeline Simulate(const TaskGraph& graph);
 

@@ -23,7 +23,8 @@ struct Thread {
                               kNoTask};  // what its first pieces wait for
   std::array<TaskId, 4> recent{};        // its latest pieces, by their number
   std::size_t pieces = 0;
-  TaskId also = kNoTask;  // what the next piece waits for too
+  TaskId also = kNoTask;        // what the next piece waits for too
+  TaskId prefetched = kNoTask;  // ZeRO-3: the gathering of its next layer, which has begun
   TaskId last() const { return pieces == 0 ? begin[0] : recent[(pieces - 1) % recent.size()]; }
 };
 
@@ -123,7 +124,7 @@ class Builder {
     for (int rank = 0; rank < schedule_.pipeline; ++rank) GatherParameters(rank);
     for (int rank = 0; rank < schedule_.pipeline; ++rank) {
       const std::vector<Pass>& order = schedule_.orders[std::size_t(rank)];
-      last_layer_end_ = prefetched_ = pass_barrier_ = last_send_ = kNoTask;
+      last_layer_end_ = pass_barrier_ = last_send_ = kNoTask;
       last_of_stream_.fill(kNoTask);
       copies_ = {kNoTask, kNoTask};
       fetch_after_ = {kNoTask, kNoTask};
@@ -252,6 +253,13 @@ class Builder {
       DataCalls bucket;
       if (schedule_.first_of_direction(stage)) bucket.Add(spec_.embedding.gather);
       if (schedule_.last_of_direction(stage)) bucket.Add(spec_.head.gather);
+      const auto gather = [&](std::size_t first, std::size_t end) {
+        if (!bucket.any()) return;
+        last_gather_ = Communicate({.rank = rank, .stage = stage, .micro_batch = -1}, bucket,
+                                   "gather parameters", kNoTask);
+        for (std::size_t i = first; i < end; ++i) gathers[i] = last_gather_;
+        bucket = {};
+      };
       double parameters = 0;
       std::size_t first = 0;
       for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -259,15 +267,11 @@ class Builder {
         bucket.Add(kind.gather);
         parameters += kind.parameters;
         if (parameters < spec_.bucket_parameters && i + 1 < layers.size()) continue;
-        if (bucket.any()) {
-          last_gather_ = Communicate({.rank = rank, .stage = stage, .micro_batch = -1}, bucket,
-                                     "gather parameters", kNoTask);
-          for (std::size_t j = first; j <= i; ++j) gathers[j] = last_gather_;
-        }
-        bucket = {};
+        gather(first, i + 1);
         parameters = 0;
         first = i + 1;
       }
+      gather(0, 0);  // of a stage without layers
     }
     if (spec_.overlap_gather) return;
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -550,12 +554,13 @@ class Builder {
         moved = pass.kind == PassKind::kForward ? copies_[0] : Fetch(thread, *step.offloaded);
       }
       if (step.sharded) {
-        gather = prefetched_ != kNoTask ? prefetched_ : ShardGather(thread, pass, *step.sharded);
-        prefetched_ = kNoTask;
+        gather = thread.prefetched != kNoTask ? thread.prefetched
+                                              : ShardGather(thread, pass, *step.sharded);
+        thread.prefetched = kNoTask;
         const bool ahead =
             pass.kind == PassKind::kForward ? spec_.overlap_gather : spec_.overlap_reduce;
         if (step.next_sharded && ahead) {
-          prefetched_ = ShardGather(thread, pass, *step.next_sharded);
+          thread.prefetched = ShardGather(thread, pass, *step.next_sharded);
         }
       }
       const TaskId id = graph_.Add({.duration = step.duration,
@@ -563,6 +568,9 @@ class Builder {
                                     .given_back = step.given_back,
                                     .label = step.label,
                                     .routed = step.piece->routed,
+                                    .through = at + 1 == steps.size() ? kThroughPass
+                                               : step.ends            ? kThroughLayer
+                                                                      : step.piece->through,
                                     .micro_batch = thread.micro_batch,
                                     .rank = std::uint16_t(thread.rank),
                                     .stage = std::uint16_t(thread.stage),
@@ -847,7 +855,7 @@ class Builder {
   std::vector<TaskId> copy_send_, tied_send_;
   std::vector<TaskId> complete_, losses_;  // of each rank: its gradients are there; loss summed
   TaskId last_gather_ = kNoTask;
-  TaskId last_layer_end_ = kNoTask, prefetched_ = kNoTask, pass_barrier_ = kNoTask;
+  TaskId last_layer_end_ = kNoTask, pass_barrier_ = kNoTask;
   TaskId last_send_ = kNoTask;  // where sends are waited for
   bool sharded_ = false;        // ZeRO-3
   bool in_pair_ = false;        // two passes run together

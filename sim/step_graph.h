@@ -47,7 +47,8 @@ struct Piece {
   // How far back in the pass the pieces are that it waits for; 0: none.  {2}: beside the one
   // before.
   std::array<std::uint8_t, 2> after{1, 0};
-  bool routed = false;  // experts' compute, and the exchanges around it
+  bool routed = false;       // experts' compute, and the exchanges around it
+  std::uint8_t through = 0;  // the operator of the layer that it ends with (Task::through)
   // Of its time, what compute of another pass that runs beside it takes longer.
   double sm_share = 0;
   Communication communication{};

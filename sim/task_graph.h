@@ -76,12 +76,20 @@ struct Communication {
 };
 inline constexpr std::uint16_t kNoCommunication = 0xffff;
 
+// Of a task of a pass: how far through its layer it brings the pass.  A number is that of an
+// operator of the layer's list (cost_models/operators), which is done then with all before it in
+// the pass's direction; where some are recomputed first, of these.
+inline constexpr std::uint8_t kThroughLayer = 0xfd;  // all that the pass does of the layer
+inline constexpr std::uint8_t kThroughPass = 0xfe;   //   and it was the last one
+inline constexpr std::uint8_t kOfNoPass = 0xff;      // messages, data parallelism, copies
+
 struct Task {
   Seconds duration;
   Bytes taken;       // when it starts
   Bytes given_back;  // when it ends
   std::uint16_t label = 0;
   bool routed = false;  // work on what the router sends, more on some expert ranks than on others
+  std::uint8_t through = kOfNoPass;
   std::int32_t micro_batch = -1;
   std::uint16_t rank = 0;
   std::uint16_t stage = 0;

@@ -166,6 +166,11 @@ Workload ExecutableWorkload(const Job& job, std::uint64_t seed) {
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   workload.schedule = BuildSchedule(ScheduleOf(plan, micro_batches));
   workload.seed = seed;
+  const Cluster cluster(job.cluster);
+  const StepSpec spec =
+      StepSpecOf(Estimator(job.model, job.training, cluster), plan, workload.schedule);
+  CheckSize(spec);
+  workload.graph = BuildStepGraph(spec);
   return workload;
 }
 

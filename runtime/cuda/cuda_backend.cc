@@ -85,7 +85,9 @@ void CudaBackend::Start(const std::vector<CommunicatorSplit>& splits) {
                      options_.local_rank));
   }
   Check("cudaSetDevice", calls_.set_device(options_.local_rank));
-  Check("cudaStreamCreate", calls_.stream_create(stream_));
+  Check("cudaStreamCreate", calls_.stream_create(main_));
+  Check("cudaStreamCreate", calls_.stream_create(beside_));
+  stream_ = main_;
   Check("cublasLtCreate", calls_.products_create(products_));
   if (ranks() > 1) StartNccl(splits);
 }
@@ -133,7 +135,10 @@ void CudaBackend::Stop() noexcept {
     if (channel.stream != nullptr) calls_.stream_destroy(channel.stream);
   }
   channels_.clear();
-  if (stream_ != nullptr) calls_.stream_destroy(stream_);
+  for (Handle stream : {main_, beside_}) {
+    if (stream != nullptr) calls_.stream_destroy(stream);
+  }
+  for (const auto& [fork, event] : forks_) free_events_.push_back(event);
   if (products_ != nullptr) calls_.products_destroy(products_);
   free_events_.insert(free_events_.end(), marks_.begin(), marks_.end());
   free_events_.insert(free_events_.end(), pace_.begin(), pace_.end());
@@ -311,7 +316,32 @@ std::vector<double> CudaBackend::Download(ConstView from) {
   return values;
 }
 
+void CudaBackend::StartFork() {
+  MILLWRIGHT_CHECK(stream_ == main_);
+  Order(main_, beside_);
+  stream_ = beside_;
+}
+
+auto CudaBackend::Rejoin() -> Fork {
+  MILLWRIGHT_CHECK(stream_ == beside_);
+  const Handle event = TakeEvent();
+  Check("cudaEventRecord", calls_.event_record(event, beside_));
+  stream_ = main_;
+  forks_[++last_fork_] = event;
+  return last_fork_;
+}
+
+// Forks are one after the other: who joins one has joined those before it.
+void CudaBackend::Join(Fork fork) {
+  const auto end = forks_.upper_bound(fork);
+  if (end == forks_.begin()) return;
+  Check("cudaStreamWaitEvent", calls_.stream_wait(main_, std::prev(end)->second));
+  for (auto joined = forks_.begin(); joined != end; ++joined) GiveEvent(joined->second);
+  forks_.erase(forks_.begin(), end);
+}
+
 void CudaBackend::Synchronize() {
+  Join(last_fork_);
   const Handle event = TakeEvent();
   Check("cudaEventRecord", calls_.event_record(event, stream_));
   Wait(event);
@@ -378,6 +408,10 @@ void CudaBackend::Communicate(const NcclCall& call, Handle comm, Handle stream) 
 }
 
 void CudaBackend::Grouped(const std::vector<NcclCall>& calls, Handle comm, Handle stream) {
+  // A communicator's calls are one after the other, whatever streams they are on.
+  Handle& last = used_on_[comm];
+  if (last != nullptr && last != stream) Order(last, stream);
+  last = stream;
   if (calls.size() > 1) Check("ncclGroupStart", calls_.group_start());
   for (const NcclCall& call : calls) Communicate(call, comm, stream);
   if (calls.size() > 1) Check("ncclGroupEnd", calls_.group_end());

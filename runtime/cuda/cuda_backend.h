@@ -4,7 +4,8 @@
 // stream, and what happens when something fails.  The calls themselves are a table
 // (runtime/cuda/gpu_calls), so that all of this runs in tests without a GPU.
 //
-// Operations and collectives are on one stream, in the order of the calls.  Each direction between
+// Operations and collectives are on one stream, in the order of the calls; what is forked, on a
+// second one.  Each direction between
 // two pipeline ranks has a stream and an NCCL communicator of its own, so that a message waits for
 // its receiver beside the computation; receives are made in the sender's order, whatever this rank
 // asks for first, and what comes too early is kept.  A group's communicator is split from that of
@@ -60,6 +61,9 @@ class CudaBackend final : public Backend {
   std::vector<double> Download(ConstView from) override;
   void Receive(int from, int tag, View message) override;
   void Expect(int from, std::vector<int> tags) override;
+  void StartFork() override;
+  Fork Rejoin() override;
+  void Join(Fork fork) override;
   void Synchronize() override;
   Mark MarkTime() override;
   Seconds Between(Mark start, Mark end) const override;
@@ -118,7 +122,11 @@ class CudaBackend final : public Backend {
   Communicator& communicator_;
   GpuOptions options_;
   RankGroup everyone_;
-  Handle stream_ = nullptr, products_ = nullptr;
+  Handle main_ = nullptr, beside_ = nullptr, products_ = nullptr;
+  Handle stream_ = nullptr;       // of these two, that of the calls
+  std::map<Fork, Handle> forks_;  // that nobody has joined, and the events after them
+  Fork last_fork_ = 0;
+  std::map<Handle, Handle> used_on_;  // by communicator, the stream of its last call
   std::vector<void*> chunks_;
   Arena arena_;
   Handle world_ = nullptr;

@@ -33,7 +33,7 @@ using Handle = GpuCalls::Handle;
 
 Status Of(cudaError_t error) { return error == cudaSuccess ? "" : cudaGetErrorString(error); }
 
-cudaStream_t Stream(Handle stream) { return static_cast<cudaStream_t>(stream); }
+cudaStream_t CudaStream(Handle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t Event(Handle event) { return static_cast<cudaEvent_t>(event); }
 ncclComm_t Comm(Handle comm) { return static_cast<ncclComm_t>(comm); }
 
@@ -172,7 +172,7 @@ void AddNccl(GpuCalls& calls) {
   calls.group_start = [nccl] { return nccl.Of(nccl.group_start()); };
   calls.group_end = [nccl] { return nccl.Of(nccl.group_end()); };
   calls.communicate = [nccl](const NcclCall& call, ElementType type, Handle comm, Handle stream) {
-    return nccl.Of(Communicate(nccl, call, type, Comm(comm), Stream(stream)));
+    return nccl.Of(Communicate(nccl, call, type, Comm(comm), CudaStream(stream)));
   };
 }
 
@@ -183,9 +183,9 @@ Status Launch(const Operation& operation, ElementType type, Handle products, Han
         if constexpr (std::is_same_v<Op, compute::Linear> ||
                       std::is_same_v<Op, compute::LinearInputGradient> ||
                       std::is_same_v<Op, compute::LinearWeightGradient>) {
-          return static_cast<Products*>(products)->Run(op, type, Stream(stream));
+          return static_cast<Products*>(products)->Run(op, type, CudaStream(stream));
         } else {
-          return Of(LaunchKernel(operation, type, Stream(stream)));
+          return Of(LaunchKernel(operation, type, CudaStream(stream)));
         }
       },
       operation);
@@ -216,12 +216,12 @@ std::optional<GpuCalls> RealGpuCalls() {
   calls.copy_in = [](void* to, const void* from, std::int64_t bytes, Handle stream) {
     // Of memory that is not pinned, the driver takes a copy before it returns.
     return Of(
-        cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyHostToDevice, Stream(stream)));
+        cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyHostToDevice, CudaStream(stream)));
   };
   calls.copy_out = [](void* to, const void* from, std::int64_t bytes, Handle stream) {
     const cudaError_t error =
-        cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToHost, Stream(stream));
-    return Of(error == cudaSuccess ? cudaStreamSynchronize(Stream(stream)) : error);
+        cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToHost, CudaStream(stream));
+    return Of(error == cudaSuccess ? cudaStreamSynchronize(CudaStream(stream)) : error);
   };
   calls.stream_create = [](Handle& stream) {
     cudaStream_t made = nullptr;
@@ -229,7 +229,7 @@ std::optional<GpuCalls> RealGpuCalls() {
     stream = made;
     return Of(error);
   };
-  calls.stream_destroy = [](Handle stream) { return Of(::cudaStreamDestroy(Stream(stream))); };
+  calls.stream_destroy = [](Handle stream) { return Of(::cudaStreamDestroy(CudaStream(stream))); };
   calls.event_create = [](Handle& event) {
     cudaEvent_t made = nullptr;
     const cudaError_t error = ::cudaEventCreate(&made);
@@ -238,10 +238,10 @@ std::optional<GpuCalls> RealGpuCalls() {
   };
   calls.event_destroy = [](Handle event) { return Of(::cudaEventDestroy(Event(event))); };
   calls.event_record = [](Handle event, Handle stream) {
-    return Of(::cudaEventRecord(Event(event), Stream(stream)));
+    return Of(::cudaEventRecord(Event(event), CudaStream(stream)));
   };
   calls.stream_wait = [](Handle stream, Handle event) {
-    return Of(::cudaStreamWaitEvent(Stream(stream), Event(event), 0));
+    return Of(::cudaStreamWaitEvent(CudaStream(stream), Event(event), 0));
   };
   calls.event_query = [](Handle event, bool& done) {
     const cudaError_t error = ::cudaEventQuery(Event(event));

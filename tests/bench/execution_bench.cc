@@ -70,10 +70,16 @@ Workload Small() {
   FillDefaults(model);
   const TrainingConfig training{.global_batch_size = 16, .seq_length = 4};
   const ParallelConfig parallel{.zero = 0};
-  return {.model = model,
-          .training = training,
-          .parallel = parallel,
-          .schedule = BuildSchedule(ScheduleOf(parallel, 16))};
+  Workload workload{.model = model,
+                    .training = training,
+                    .parallel = parallel,
+                    .schedule = BuildSchedule(ScheduleOf(parallel, 16))};
+  ClusterConfig config = FindCluster("local-cpu");
+  config.gpus_per_node = config.gpus_per_pcie_switch = 1;
+  const Cluster cluster(config);
+  workload.graph =
+      BuildStepGraph(StepSpecOf(Estimator(model, training, cluster), parallel, workload.schedule));
+  return workload;
 }
 
 void Step(benchmark::State& state, const Workload& workload, Backend& backend) {

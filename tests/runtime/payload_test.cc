@@ -167,6 +167,7 @@ void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel
   workload.training.tp_comm_overlap = tp_comm_overlap;
   ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
   const StepSpec spec = SpecOf(workload);
+  workload.graph = BuildStepGraph(spec);
   std::vector<Payloads> executed(std::size_t(workload.ranks()));
   std::vector<std::vector<RoutedRows>> routed(executed.size());
   RunThreads(workload.ranks(), [&](Communicator& communicator) {

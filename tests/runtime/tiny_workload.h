@@ -63,27 +63,29 @@ inline ModelConfig TinyGpt() {
   return model;
 }
 
-inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
-                             std::int64_t global_batch = 4, std::int64_t sequence = 16) {
-  const TrainingConfig training{.global_batch_size = global_batch, .seq_length = sequence};
-  const auto verdict =
-      CheckPlan(model, training, FindGpu("H100"), std::int64_t(parallel.gpus()), parallel);
-  EXPECT_FALSE(verdict) << verdict->detail;
-  return {
-      .model = model,
-      .training = training,
-      .parallel = parallel,
-      .schedule = BuildSchedule(ScheduleOf(
-          parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
-}
-
-// Its step as the simulator has it, on a machine with a rank for each of its.
+// The step of a workload as the simulator has it, on a machine with a rank for each of its.
 inline StepSpec SpecOf(const Workload& workload) {
   ClusterConfig config = FindCluster("local-cpu");
   config.gpus_per_node = config.gpus_per_pcie_switch = workload.ranks();
   const Cluster cluster(config);
   const Estimator estimator(workload.model, workload.training, cluster);
   return StepSpecOf(estimator, workload.parallel, workload.schedule);
+}
+
+inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
+                             std::int64_t global_batch = 4, std::int64_t sequence = 16) {
+  const TrainingConfig training{.global_batch_size = global_batch, .seq_length = sequence};
+  const auto verdict =
+      CheckPlan(model, training, FindGpu("H100"), std::int64_t(parallel.gpus()), parallel);
+  EXPECT_FALSE(verdict) << verdict->detail;
+  Workload workload{
+      .model = model,
+      .training = training,
+      .parallel = parallel,
+      .schedule = BuildSchedule(ScheduleOf(
+          parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
+  workload.graph = BuildStepGraph(SpecOf(workload));
+  return workload;
 }
 
 }  // namespace millwright
