@@ -190,6 +190,36 @@ TEST(CudaBackend, OperatorsAreTimedOnTheStream) {
   });
 }
 
+// Rank 1 comes to the collective only when it has what rank 0 does after it.
+TEST(CudaBackend, WhatIsForkedHoldsNothingUp) {
+  FakeNccl nccl;
+  RunThreads(2, [&](Communicator& communicator) {
+    FakeGpu gpu(nccl);
+    const GpuCalls calls = gpu.Calls();
+    GpuOptions options = Options();
+    options.timeout = Seconds(10);
+    CudaBackend backend(calls, SplitsOfFirst({2}, 2, communicator.rank()), communicator, options);
+    const RankGroup both{.first = 0, .stride = 1, .ranks = 2};
+    Tensor sum = Tensor::Zeros(backend, 1, 3, Element::kSum), message(backend, 1, 3);
+    if (communicator.rank() == 0) {
+      backend.StartFork();
+      backend.Collective("sum", CollectiveKind::kAllReduce, both, sum);
+      const Backend::Fork fork = backend.Rejoin();
+      backend.Run(compute::Fill{.to = message, .value = 7});
+      backend.Send("message", 1, 0, Tensor::CopyOf(backend, message));
+      backend.Join(fork);
+      const Tensor copy = Tensor::CopyOf(backend, sum);
+      EXPECT_THAT(backend.Download(copy), testing::Each(2));
+    } else {
+      backend.Receive(0, 0, message);
+      EXPECT_THAT(backend.Download(message), testing::Each(7));
+      backend.Run(compute::Fill{.to = sum, .value = 2});
+      backend.Collective("sum", CollectiveKind::kAllReduce, both, sum);
+      EXPECT_THAT(backend.Download(sum), testing::Each(2));
+    }
+  });
+}
+
 // What `measure` times, on four GPUs: groups of two and of all, messages, and every kernel; outputs
 // are written, which the measurer sees to.
 TEST(CudaBackend, EveryCaseIsMeasured) {
