@@ -77,6 +77,11 @@ inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& par
           parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
 }
 
+inline Workload InFp8(Workload workload) {
+  workload.training.precision = Precision::kFp8;
+  return workload;
+}
+
 // Its step as the simulator has it, on a machine with a rank for each of its.
 inline StepSpec SpecOf(const Workload& workload) {
   ClusterConfig config = FindCluster("local-cpu");
