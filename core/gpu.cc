@@ -190,7 +190,7 @@ std::vector<GpuPreset> MakePresets() {
       .name = "local-cpu",
       .peak_tf32 = 0.05_TFLOPS,   // placeholder: 2 FMA units of 8 fp32 lanes at 1.5 GHz
       .peak_bf16 = 0.05_TFLOPS,   // placeholder: as fp32, which it is computed in
-      .peak_fp8 = 0.05_TFLOPS,    // placeholder: as fp32, which it is computed in
+      .peak_fp8 = {},             // none
       .peak_fp4 = {},             // none
       .peak_fp32 = 0.05_TFLOPS,   // placeholder: as above
       .peak_fp64 = 0.025_TFLOPS,  // placeholder: half of that
