@@ -80,7 +80,12 @@ std::variant<Workload, Rejection> WorkloadOf(const Job& job, std::uint64_t seed,
                                              RunBackend backend) {
   const bool on_gpus = backend == RunBackend::kCuda;
   const double ranks = job.parallel.gpus();
-  if (const Verdict verdict = CheckPlanOf(job)) return *verdict;
+  // CPU cores have no FP8, and compute with operands rounded to it.
+  Job as_checked = job;
+  if (!on_gpus && job.cluster.gpu.placeholder && job.training.precision == Precision::kFp8) {
+    as_checked.training.precision = Precision::kBf16;
+  }
+  if (const Verdict verdict = CheckPlanOf(as_checked)) return *verdict;
   if (!on_gpus && ranks > kMostRanks) {
     throw ConfigError(
         fmt::format("{:.0f} ranks on one machine: at most {}, with --ranks and "

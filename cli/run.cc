@@ -196,6 +196,16 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
     throw ConfigError("--compare: a GPU's step is simulated in bf16, and this one is to run in " +
                       std::string(Name(asked.options.type)));
   }
+  if (asked.job.training.precision == Precision::kFp8) {
+    if (compare && !asked.on_gpus()) {
+      throw ConfigError(
+          "--compare: CPUs compute products in FP8 from rounded operands, which `measure` does not "
+          "time; without --precision fp8, or with --backend cuda");
+    }
+    if (asked.on_gpus() && asked.options.type == ElementType::kFp64) {
+      throw ConfigError("--dtype fp64: products in FP8 come out in bf16 and fp32 on GPUs");
+    }
+  }
   asked.options.record = compare;
   if (compare && !asked.on_gpus())
     asked.curves = ParseCurves(calibration, ReadTextFile(calibration));

@@ -596,6 +596,9 @@ std::string RunJson(const RunAnswer& answer) {
                {"sent", std::move(sent)},
                {"ranks", std::move(ranks)},
                {"dtype", std::string(Name(answer.options.type))},
+               {"linear_layers", answer.job.training.precision == Precision::kFp8
+                                     ? "fp8"
+                                     : std::string(Name(answer.options.type))},
                {"backend", std::string(Name(answer.backend))},
                {"warnings", answer.warnings},
                {"question", QuestionJson(answer.job)},

@@ -27,10 +27,12 @@ std::string_view InBrackets(RunBackend backend) {
 std::string Sentence(const RunAnswer& answer) {
   const RunOutcome& outcome = answer.outcome;
   const ParallelConfig& plan = answer.job.parallel;
-  std::string text = fmt::format(
-      "Executed {} under {} on {} {} in {}: {}, loss {:.6f}", ShortName(plan),
-      NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"), InBrackets(answer.backend),
-      Name(answer.options.type), Counted(answer.options.steps, "step"), outcome.losses.front());
+  std::string text =
+      fmt::format("Executed {} under {} on {} {} in {}{}: {}, loss {:.6f}", ShortName(plan),
+                  NameOf(plan.schedule), Counted(std::int64_t(plan.gpus()), "rank"),
+                  InBrackets(answer.backend), Name(answer.options.type),
+                  answer.job.training.precision == Precision::kFp8 ? ", linear layers in fp8" : "",
+                  Counted(answer.options.steps, "step"), outcome.losses.front());
   if (outcome.losses.size() > 1) text += fmt::format(" to {:.6f}", outcome.losses.back());
   text += fmt::format(", {} a step.", FormatSeconds(outcome.seconds.back()));
   if (!answer.options.verify) return text + " Not verified (--verify).";

@@ -19,6 +19,10 @@ std::vector<CommunicatorSplit> SplitsOf(const Workload& workload, int rank) {
       of_rank.push_back({.first = rank - rank % part.copies, .stride = 1, .ranks = part.copies});
     }
   }
+  if (MultipliesFp8(workload)) {
+    of_rank.push_back(groups.micro_batch);
+    if (workload.model.has_moe()) of_rank.push_back(groups.stage);
+  }
   std::vector<CommunicatorSplit> splits;
   for (const RankGroup& group : of_rank) {
     const bool known = std::any_of(splits.begin(), splits.end(),

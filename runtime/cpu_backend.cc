@@ -36,6 +36,7 @@ int CpuBackend<T>::WidthOf(Element element) const {
     case Element::kIndex:
       return sizeof(std::int32_t);
     case Element::kFp8:
+    case Element::kFp8Gradient:
       return 1;
   }
   return 0;
@@ -48,10 +49,11 @@ void CpuBackend<T>::Run(const Operation& operation) {
 
 template <class T>
 void CpuBackend<T>::Upload(std::span<const double> from, View to) {
-  if (to.element == Element::kFp8) {
+  if (IsFp8(to.element)) {
     const std::span<std::uint8_t> values = Values<std::uint8_t>(to);
     MILLWRIGHT_CHECK(from.size() == values.size());
-    std::transform(from.begin(), from.end(), values.begin(), ToE4m3);
+    std::transform(from.begin(), from.end(), values.begin(),
+                   [&](double value) { return ToFp8(FormatOf(to.element), value); });
     return;
   }
   const std::span<T> values = Values<T>(to);
@@ -72,9 +74,11 @@ std::vector<double> CpuBackend<T>::Download(ConstView from) {
     const std::span<const std::int32_t> indices = Values<std::int32_t>(from);
     return {indices.begin(), indices.end()};
   }
-  if (from.element == Element::kFp8) {
+  if (IsFp8(from.element)) {
     std::vector<double> values;
-    for (const std::uint8_t value : Values<std::uint8_t>(from)) values.push_back(FromE4m3(value));
+    for (const std::uint8_t value : Values<std::uint8_t>(from)) {
+      values.push_back(FromFp8(FormatOf(from.element), value));
+    }
     return values;
   }
   const std::span<const T> values = Values<T>(from);

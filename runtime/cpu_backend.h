@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The backend in host memory: cpu_kernels on T, collectives by runtime/exchange over a
-// Communicator.  T is double or float, for every element but indices.
+// Communicator.  T is double or float, for every element but indices and FP8.
 //
 // Everything is done when the call returns.  Fresh memory holds no numbers (every bit is set, which
 // is a NaN), so that what reads before it writes is found by what comes out.

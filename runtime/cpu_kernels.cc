@@ -3,6 +3,7 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numbers>
@@ -156,21 +157,37 @@ Eigen::Map<const Dense<T>> Product(ConstView view) {
 
 template <class T>
 Dense<T> FromFp8(ConstView view) {
-  MILLWRIGHT_CHECK(view.element == Element::kFp8);
+  MILLWRIGHT_CHECK(IsFp8(view.element));
+  std::array<T, 256> numbers;
+  for (std::size_t bits = 0; bits < numbers.size(); ++bits) {
+    numbers[bits] = T(FromFp8(FormatOf(view.element), std::uint8_t(bits)));
+  }
   Dense<T> values(view.rows, view.cols);
   for (std::int64_t i = 0; i < view.size(); ++i) {
-    values.data()[i] = T(FromE4m3(std::to_integer<std::uint8_t>(view.data[i])));
+    values.data()[i] = numbers[std::to_integer<std::size_t>(view.data[i])];
   }
   return values;
 }
 
 template <class T>
+void MultiplyFp8(const compute::Linear& op) {
+  const auto scale = [](ConstView of) { return of.empty() ? T(1) : Of<T>(of)[0]; };
+  const T factor = scale(op.x_scale) * scale(op.w_scale);
+  if (op.add) {
+    Product<T>(op.y).noalias() += factor * (FromFp8<T>(op.x) * FromFp8<T>(op.w).transpose());
+  } else {
+    Product<T>(op.y).noalias() = factor * (FromFp8<T>(op.x) * FromFp8<T>(op.w).transpose());
+  }
+}
+
+template <class T>
 void Compute(const compute::Linear& op) {
   MILLWRIGHT_CHECK(op.x.cols == op.w.cols && op.x.rows == op.y.rows && op.w.rows == op.y.cols);
-  if (op.x.element == Element::kFp8) {
-    Product<T>(op.y).noalias() = FromFp8<T>(op.x) * FromFp8<T>(op.w).transpose();
+  if (IsFp8(op.x.element)) {
+    MultiplyFp8<T>(op);
     return;
   }
+  MILLWRIGHT_CHECK(!op.add);
   Product<T>(op.y).noalias() = Product<T>(op.x) * Product<T>(op.w).transpose();
 }
 
@@ -188,6 +205,33 @@ template <class T>
 void Compute(const compute::LinearWeightGradient& op) {
   MILLWRIGHT_CHECK(op.dy.rows == op.x.rows && op.dw.rows == op.dy.cols && op.dw.cols == op.x.cols);
   Product<T>(op.dw).noalias() += Product<T>(op.dy).transpose() * Product<T>(op.x);
+}
+
+template <class T>
+void Compute(const compute::RaiseFp8Scale& op) {
+  const Matrix<const T> x = Of<T>(op.x);
+  const Matrix<T> scale = Of<T>(op.scale);
+  T largest = 0;
+  for (std::int64_t i = 0; i < op.x.size(); ++i) largest = std::max(largest, std::abs(x[i]));
+  scale[0] = std::max(scale[0], largest / T(LargestOf(FormatOf(op.format))));
+}
+
+template <class T>
+void Compute(const compute::RoundToFp8& op) {
+  const std::int64_t rows = op.transposed ? op.x.cols : op.x.rows,
+                     cols = op.transposed ? op.x.rows : op.x.cols;
+  MILLWRIGHT_CHECK(IsFp8(op.to.element) && op.to.rows == rows && op.to.cols >= cols);
+  const Matrix<const T> x = Of<T>(op.x);
+  const T scale = Of<T>(op.scale)[0];
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::byte* to = op.to.data + r * op.to.cols;
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const T value = op.transposed ? x.row(c)[r] : x.row(r)[c];
+      // Of a scale of 0 all are zeros, or so small that they become zeros, or no numbers.
+      to[c] = std::byte(ToFp8(FormatOf(op.to.element), double(scale > 0 ? value / scale : value)));
+    }
+    std::fill(to + cols, to + op.to.cols, std::byte{0});
+  }
 }
 
 template <class T>

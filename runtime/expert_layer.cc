@@ -124,7 +124,7 @@ void ExpertLayer::PlanArrivals(std::span<const std::int64_t> counts, Routes& rou
     const std::int64_t source = std::int64_t{1} * expert_rank * tensor_ranks + tensor_rank;
     return counts[std::size_t(source * all + expert)];
   };
-  const int x = groups_.place.expert_tensor, first = groups_.place.expert * local;
+  const int x = groups_.place.expert_tensor, first = first_expert();
   routes.sent.assign(std::size_t(expert_ranks), 0);
   routes.received = routes.sent;
   routes.gathered.assign(std::size_t(tensor_ranks), 0);
@@ -302,11 +302,14 @@ Tensor ExpertLayer::Products(const Unit& unit, std::string_view weight, ConstVie
   const ConstView w = unit.weight(weight);
   const std::int64_t features = w.rows / local_experts();
   Tensor y(backend_, x.rows, features);
+  std::vector<LinearPart> parts;
   ForExperts(routes, [&](std::int64_t expert, std::int64_t first, std::int64_t rows) {
-    backend_.Run(compute::Linear{.x = x.Rows(first, rows),
-                                 .w = w.Rows(expert * features, features),
-                                 .y = y.view().Rows(first, rows)});
+    parts.push_back({.tensor = first_expert() + expert,
+                     .x = x.Rows(first, rows),
+                     .w = w.Rows(expert * features, features),
+                     .to = y.view().Rows(first, rows)});
   });
+  linear_.Forward(parts);
   return y;
 }
 
@@ -315,11 +318,14 @@ Tensor ExpertLayer::InputGradients(const Unit& unit, std::string_view weight, Co
   const ConstView w = unit.weight(weight);
   const std::int64_t features = w.rows / local_experts();
   Tensor dx(backend_, dy.rows, w.cols);
+  std::vector<LinearPart> parts;
   ForExperts(routes, [&](std::int64_t expert, std::int64_t first, std::int64_t rows) {
-    backend_.Run(compute::LinearInputGradient{.dy = dy.Rows(first, rows),
-                                              .w = w.Rows(expert * features, features),
-                                              .dx = dx.view().Rows(first, rows)});
+    parts.push_back({.tensor = first_expert() + expert,
+                     .w = w.Rows(expert * features, features),
+                     .dy = dy.Rows(first, rows),
+                     .to = dx.view().Rows(first, rows)});
   });
+  linear_.InputGradient(parts);
   return dx;
 }
 
@@ -327,14 +333,17 @@ void ExpertLayer::WeightGradients(Unit& unit, std::string_view weight, std::stri
                                   ConstView dy, ConstView x, const Routes& routes) {
   const View dw = unit.gradient(weight);
   const std::int64_t features = dw.rows / local_experts();
+  std::vector<LinearPart> parts;
   ForExperts(routes, [&](std::int64_t expert, std::int64_t first, std::int64_t rows) {
-    backend_.Run(compute::LinearWeightGradient{.dy = dy.Rows(first, rows),
-                                               .x = x.Rows(first, rows),
-                                               .dw = dw.Rows(expert * features, features)});
+    parts.push_back({.tensor = first_expert() + expert,
+                     .x = x.Rows(first, rows),
+                     .dy = dy.Rows(first, rows),
+                     .to = dw.Rows(expert * features, features)});
     if (!unit.has(bias)) return;
     backend_.Run(compute::AddColumns{.from = dy.Rows(first, rows),
                                      .to = unit.gradient(bias).Part(expert * features, features)});
   });
+  linear_.WeightGradient(parts);
 }
 
 void ExpertLayer::AddBiases(const Unit& unit, std::string_view bias, View y, const Routes& routes) {

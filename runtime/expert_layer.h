@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "runtime/backend.h"
+#include "runtime/linear_products.h"
 #include "runtime/unit.h"
 
 namespace millwright {
@@ -45,7 +46,12 @@ class ExpertLayer {
  public:
   // All must outlive it.
   ExpertLayer(const Workload& workload, const RankGroups& groups, Backend& backend)
-      : workload_(workload), groups_(groups), backend_(backend) {}
+      : workload_(workload),
+        groups_(groups),
+        backend_(backend),
+        linear_(MultipliesFp8(workload)
+                    ? LinearProducts(backend, groups.stage, workload.model.moe.num_experts)
+                    : LinearProducts(backend)) {}
 
   // From the normed tokens to logits, experts and weights, and back: to dlogits, and `dx` += its
   // part of the gradient; the router's own gradients.
@@ -82,6 +88,7 @@ class ExpertLayer {
 
  private:
   int local_experts() const { return workload_.model.moe.num_experts / groups_.expert.ranks; }
+  int first_expert() const { return groups_.place.expert * local_experts(); }
   std::int64_t hidden() const { return workload_.model.hidden_size; }
   // Of every rank of the experts' group, rows for each expert.
   std::vector<std::int64_t> CountsOfAll(std::span<const std::int64_t> own);
@@ -106,6 +113,7 @@ class ExpertLayer {
   const Workload& workload_;
   const RankGroups& groups_;
   Backend& backend_;
+  LinearProducts linear_;
 };
 
 }  // namespace millwright

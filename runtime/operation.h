@@ -28,7 +28,11 @@ enum class Element : std::uint8_t {
   kSum,    // what is added up: gradients of weights, the optimizer's state, a row's statistics
   kIndex,  // 32-bit integers: tokens and positions
   kFp8,    // operands of a Linear, multiplied as they are: E4M3 (runtime/fp8)
+  kFp8Gradient,  // and such that are gradients: E5M2
 };
+constexpr bool IsFp8(Element element) {
+  return element == Element::kFp8 || element == Element::kFp8Gradient;
+}
 
 // rows x cols elements of a device buffer, not owned.
 template <class Byte>
@@ -102,7 +106,9 @@ struct Add {
 
 struct Linear {
   ConstView x, w;  // both of values, or both in FP8
-  View y;
+  View y;          // += where `add`, which is for operands in FP8; of a kSum too then
+  bool add = false;
+  ConstView x_scale, w_scale;  // one number each, that FP8 operands are times; empty: 1
 };
 struct LinearInputGradient {
   ConstView dy, w;
@@ -112,6 +118,20 @@ struct LinearInputGradient {
 struct LinearWeightGradient {
   ConstView dy, x;
   View dw;  // +=
+};
+// What `x` is to be divided by so that its largest element becomes the largest of `format`; raised
+// to that where it is less.
+struct RaiseFp8Scale {
+  ConstView x;
+  Element format = Element::kFp8;
+  View scale;  // one kSum
+};
+// x / scale, to the nearest; of a scale of 0 zeros.  Transposed it has a row for each column of x.
+// The rest of longer rows is filled with zeros.
+struct RoundToFp8 {
+  ConstView x, scale;
+  View to;
+  bool transposed = false;
 };
 // `bias`, which may be empty, to each row.
 struct AddBias {
@@ -278,6 +298,6 @@ using Operation =
                  compute::EmbeddingGradient, compute::RowMaximum, compute::CrossEntropySums,
                  compute::TokenLoss, compute::CrossEntropyGradient, compute::Route,
                  compute::RouteGradient, compute::CombineRows, compute::CombineRowsGradient,
-                 compute::AdamUpdate>;
+                 compute::AdamUpdate, compute::RaiseFp8Scale, compute::RoundToFp8>;
 
 }  // namespace millwright

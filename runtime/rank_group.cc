@@ -48,7 +48,11 @@ RankGroups GroupsOf(const ParallelConfig& p, int rank) {
       .expert_data = {.first = rank - place.expert_data * block,
                       .stride = block,
                       .ranks = stage / block},
-      .experts = {.first = rank - of_block, .stride = 1, .ranks = block}};
+      .experts = {.first = rank - of_block, .stride = 1, .ranks = block},
+      .micro_batch = {.first = rank - rank % (p.tensor * p.context),
+                      .stride = 1,
+                      .ranks = p.tensor * p.context},
+      .stage = {.first = rank - rank % stage, .stride = 1, .ranks = stage}};
 }
 
 }  // namespace millwright

@@ -32,7 +32,9 @@ struct RankGroups {
   RankGroup tensor, data, everyone;
   RankGroup ulysses, ring;  // of the context ranks
   RankGroup expert, expert_tensor, expert_data;
-  RankGroup experts;  // expert and expert-tensor ranks together: one copy of every expert
+  RankGroup experts;      // expert and expert-tensor ranks together: one copy of every expert
+  RankGroup micro_batch;  // tensor and context ranks together
+  RankGroup stage;        // and data ranks
 };
 RankGroups GroupsOf(const ParallelConfig& parallel, int rank);
 

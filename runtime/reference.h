@@ -5,6 +5,8 @@
 // Written a second time and in another way: plain loops in double, one sequence after the other,
 // each head's whole softmax kept, no code shared with runtime/execution but the weights and tokens
 // of the Workload.  tests/runtime/reference_test.cc checks its gradients by finite differences.
+// Products in FP8 are rounded as runtime/linear_products says, of whole tensors, with a rounding of
+// its own; the plan says no more than which sequences are a micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,7 @@ class Reference {
   double routing_margin() const { return routing_margin_; }
 
  private:
-  double Sequence(int step, std::int64_t sequence, bool backward);
+  double Compute(int step, bool backward);
 
   const Workload& workload_;
   Tensors weights_, gradients_, moment1_, moment2_;

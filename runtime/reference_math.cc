@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/reference_math.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -25,11 +26,6 @@ Moments MomentsOf(bool centred, std::size_t size, const Vector& x, std::size_t f
   for (std::size_t i = 0; i < size; ++i) squares += std::pow(x[first + i] - moments.mean, 2);
   moments.deviation = std::sqrt(squares / n + kEpsilon);
   return moments;
-}
-
-// Rows of the experts before.
-std::size_t FirstRow(const Mlp& mlp, bool fc1) {
-  return mlp.expert * (fc1 ? (mlp.gated ? 2 : 1) * mlp.inner : mlp.hidden);
 }
 
 }  // namespace
@@ -67,15 +63,19 @@ Vector Times(const Vector& w, std::size_t first, std::size_t rows, const Vector&
 }
 
 void TimesBackward(const Vector& w, std::size_t first, const Vector& x, const Vector& dy,
-                   Vector& dx, Vector& dw, Vector* dbias) {
+                   Vector& dx, Vector& dw) {
   const std::size_t k = x.size();
   for (std::size_t n = 0; n < dy.size(); ++n) {
-    if (dbias != nullptr) (*dbias)[first + n] += dy[n];
     for (std::size_t i = 0; i < k; ++i) {
       dx[i] += dy[n] * w[(first + n) * k + i];
       dw[(first + n) * k + i] += dy[n] * x[i];
     }
   }
+}
+
+void BiasBackward(std::size_t first, const Vector& dy, Vector* dbias) {
+  if (dbias == nullptr) return;
+  for (std::size_t n = 0; n < dy.size(); ++n) (*dbias)[first + n] += dy[n];
 }
 
 void Norm(const Vector& weights, std::size_t size, Vector& x, std::size_t first) {
@@ -120,29 +120,51 @@ void Rotate(Vector& x, std::size_t size, std::size_t position, double direction)
   }
 }
 
-MlpKept MlpForward(const Mlp& mlp, const Vector& x) {
-  MlpKept kept;
-  kept.fc1 = Times(*mlp.fc1, FirstRow(mlp, true), (mlp.gated ? 2 : 1) * mlp.inner, x, mlp.fc1_bias);
-  kept.inner.resize(mlp.inner);
+std::size_t FirstRowOfFc1(const Mlp& mlp) { return mlp.expert * (mlp.gated ? 2 : 1) * mlp.inner; }
+std::size_t FirstRowOfFc2(const Mlp& mlp) { return mlp.expert * mlp.hidden; }
+
+void MlpUp(const Mlp& mlp, MlpKept& kept) {
+  kept.fc1 = Times(*mlp.fc1, FirstRowOfFc1(mlp), (mlp.gated ? 2 : 1) * mlp.inner, kept.input,
+                   mlp.fc1_bias);
+  kept.activated.resize(mlp.inner);
   for (std::size_t c = 0; c < mlp.inner; ++c) {
-    kept.inner[c] = Activated(mlp.activation, kept.fc1[c]);
-    if (mlp.gated) kept.inner[c] *= kept.fc1[mlp.inner + c];
+    kept.activated[c] = Activated(mlp.activation, kept.fc1[c]);
+    if (mlp.gated) kept.activated[c] *= kept.fc1[mlp.inner + c];
   }
-  kept.output = Times(*mlp.fc2, FirstRow(mlp, false), mlp.hidden, kept.inner, mlp.fc2_bias);
-  return kept;
 }
 
-void MlpBackward(const Mlp& mlp, const MlpGradients& gradients, const Vector& x,
-                 const MlpKept& kept, const Vector& dy, Vector& dx) {
-  Vector dinner(mlp.inner, 0), dfc1(kept.fc1.size(), 0);
-  TimesBackward(*mlp.fc2, FirstRow(mlp, false), kept.inner, dy, dinner, *gradients.fc2,
-                gradients.fc2_bias);
+Vector MlpDown(const Mlp& mlp, const MlpKept& kept) {
+  return Times(*mlp.fc2, FirstRowOfFc2(mlp), mlp.hidden, kept.inner, nullptr);
+}
+
+void ActivationBackward(const Mlp& mlp, const Vector& dactivated, MlpKept& kept) {
+  kept.dfc1.assign(kept.fc1.size(), 0);
   for (std::size_t c = 0; c < mlp.inner; ++c) {
     const double up = mlp.gated ? kept.fc1[mlp.inner + c] : 1;
-    dfc1[c] = dinner[c] * up * ActivatedSlope(mlp.activation, kept.fc1[c]);
-    if (mlp.gated) dfc1[mlp.inner + c] = dinner[c] * Activated(mlp.activation, kept.fc1[c]);
+    kept.dfc1[c] = dactivated[c] * up * ActivatedSlope(mlp.activation, kept.fc1[c]);
+    if (mlp.gated) {
+      kept.dfc1[mlp.inner + c] = dactivated[c] * Activated(mlp.activation, kept.fc1[c]);
+    }
   }
-  TimesBackward(*mlp.fc1, FirstRow(mlp, true), x, dfc1, dx, *gradients.fc1, gradients.fc1_bias);
+}
+
+void RoundTogether(const std::vector<Vector*>& rows, const EightBits& kind) {
+  double largest = 0;
+  for (const Vector* row : rows) {
+    for (double value : *row) largest = std::max(largest, std::abs(value));
+  }
+  if (largest == 0) return;
+  const double scale = largest / kind.largest;
+  for (Vector* row : rows) {
+    for (double& value : *row) {
+      const double size = std::abs(value / scale);
+      if (size == 0) continue;
+      const int exponent = std::max(int(std::floor(std::log2(size))), kind.least_exponent);
+      const double step = std::pow(2.0, exponent - kind.mantissa);
+      const double rounded = std::min(std::nearbyint(size / step) * step, kind.largest);
+      value = std::copysign(rounded * scale, value);
+    }
+  }
 }
 
 Routed Route(const Vector& logits, std::size_t topk, bool normalize) {

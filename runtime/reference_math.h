@@ -20,7 +20,8 @@ double ActivatedSlope(Activation kind, double x);
 Vector Times(const Vector& w, std::size_t first, std::size_t rows, const Vector& x,
              const Vector* bias);
 void TimesBackward(const Vector& w, std::size_t first, const Vector& x, const Vector& dy,
-                   Vector& dx, Vector& dw, Vector* dbias);
+                   Vector& dx, Vector& dw);
+void BiasBackward(std::size_t first, const Vector& dy, Vector* dbias);  // of none nothing
 
 // Over x[first, first + size): RMSNorm where `weights` is a gain of that size, LayerNorm where a
 // bias follows it.
@@ -43,12 +44,31 @@ struct Mlp {
 struct MlpGradients {
   Vector *fc1, *fc1_bias, *fc2, *fc2_bias;
 };
+// Its two products by themselves, since what they multiply may be rounded before.
 struct MlpKept {
-  Vector fc1, inner, output;
+  Vector input, fc1;
+  Vector activated;  // of fc1's output
+  Vector inner;      // what fc2 multiplies: that times the expert's weight
+  Vector dfc1;
 };
-MlpKept MlpForward(const Mlp& mlp, const Vector& x);
-void MlpBackward(const Mlp& mlp, const MlpGradients& gradients, const Vector& x,
-                 const MlpKept& kept, const Vector& dy, Vector& dx);
+void MlpUp(const Mlp& mlp, MlpKept& kept);            // from `input` to `activated`
+Vector MlpDown(const Mlp& mlp, const MlpKept& kept);  // from `inner`, without the bias
+// From the gradient of `activated` to `dfc1`.
+void ActivationBackward(const Mlp& mlp, const Vector& dactivated, MlpKept& kept);
+// The rows of an expert's weights before those of another.
+std::size_t FirstRowOfFc1(const Mlp& mlp);
+std::size_t FirstRowOfFc2(const Mlp& mlp);
+
+// FP8 (arXiv:2209.05433, table 1): bits of the mantissa, the exponent of the least normal number,
+// and the largest number.
+struct EightBits {
+  int mantissa, least_exponent;
+  double largest;
+};
+inline constexpr EightBits kE4m3{.mantissa = 3, .least_exponent = -6, .largest = 448};
+inline constexpr EightBits kE5m2{.mantissa = 2, .least_exponent = -14, .largest = 57344};
+// All of them to numbers of that kind, times what makes the largest of them the kind's largest.
+void RoundTogether(const std::vector<Vector*>& rows, const EightBits& kind);
 
 // The experts of a token and their weights.
 struct Routed {

@@ -47,6 +47,9 @@ UnitOperators::UnitOperators(const Workload& workload, const RankGroups& groups,
     : workload_(workload),
       groups_(groups),
       backend_(backend),
+      plain_(backend),
+      linear_(MultipliesFp8(workload) ? LinearProducts(backend, groups.micro_batch, 1)
+                                      : LinearProducts(backend)),
       attention_(workload, groups, backend),
       experts_(workload, groups, backend) {
   const PipelineSchedule& schedule = workload.schedule;
@@ -105,11 +108,11 @@ Tensor UnitOperators::RowPositions() {
 
 // --- Forward
 
-Tensor UnitOperators::Linear(const Unit& unit, std::string_view weight, std::string_view bias,
-                             ConstView x) {
+Tensor UnitOperators::Linear(const Unit& unit, const Operator& op, std::string_view weight,
+                             std::string_view bias, ConstView x) {
   const ConstView w = unit.weight(weight);
   Tensor y(backend_, x.rows, w.rows);
-  backend_.Run(compute::Linear{.x = x, .w = w, .y = y});
+  ProductsOf(op).Forward({{{.x = x, .w = w, .to = y}}});
   AddBias(unit.weight(bias), y);
   return y;
 }
@@ -223,12 +226,14 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       return;
     case OperatorCode::kQkv: {
       const ConstView x = normed(0), kv = unit.weight("kv"), bias = unit.weight("kv_bias");
-      saved.q = Linear(unit, "q", "q_bias", x);
       const std::int64_t width = kv.rows / 2;  // keys', then as many of values'
+      saved.q = Tensor(backend_, x.rows, unit.part("q").rows);
       saved.k = Tensor(backend_, x.rows, width);
       saved.v = Tensor(backend_, x.rows, width);
-      backend_.Run(compute::Linear{.x = x, .w = kv.Rows(0, width), .y = saved.k});
-      backend_.Run(compute::Linear{.x = x, .w = kv.Rows(width, width), .y = saved.v});
+      ProductsOf(op).Forward({{{.x = x, .w = unit.weight("q"), .to = saved.q},
+                               {.x = x, .w = kv.Rows(0, width), .to = saved.k},
+                               {.x = x, .w = kv.Rows(width, width), .to = saved.v}}});
+      AddBias(unit.weight("q_bias"), saved.q);
       if (!bias.empty()) {
         AddBias(bias.Part(0, width), saved.k);
         AddBias(bias.Part(width, width), saved.v);
@@ -271,7 +276,7 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       return;
     }
     case OperatorCode::kAttentionOutput:
-      flow = Linear(unit, "attention_output", "", saved.attended);
+      flow = Linear(unit, op, "attention_output", "", saved.attended);
       return;
     case OperatorCode::kAttentionResidual:
       // The bias of a row-parallel product: after the sum over ranks, or it would be added t times.
@@ -280,14 +285,14 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       saved.middle = std::move(flow);
       return;
     case OperatorCode::kFc1:
-      saved.fc1 = Linear(unit, MlpOf(unit).fc1, MlpOf(unit).fc1_bias, normed(1));
+      saved.fc1 = Linear(unit, op, MlpOf(unit).fc1, MlpOf(unit).fc1_bias, normed(1));
       flow = {};
       return;
     case OperatorCode::kActivation:
       saved.fc2_input = Activated(saved.fc1);
       return;
     case OperatorCode::kFc2:
-      flow = Linear(unit, MlpOf(unit).fc2, "", saved.fc2_input);
+      flow = Linear(unit, op, MlpOf(unit).fc2, "", saved.fc2_input);
       return;
     case OperatorCode::kRouter:
       experts_.Route(unit, saved.normed[1], saved.experts);
@@ -335,7 +340,7 @@ void UnitOperators::Forward(const Unit& unit, std::size_t index, const Pass& pas
       backend_.Run(compute::Add{.from = saved.middle, .to = flow});
       return;
     case OperatorCode::kOutputHead:
-      saved.logits = Linear(unit, HeadTable(), "", normed(0));
+      saved.logits = Linear(unit, op, HeadTable(), "", normed(0));
       flow = {};
       return;
     case OperatorCode::kCrossEntropy:
@@ -466,7 +471,7 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       if (op.backward) flow = GatherRows(op, flow);
       return;
     case OperatorCode::kQkv:
-      QkvBackward(unit, gathered(0), part, saved, flow);
+      QkvBackward(unit, op, gathered(0), part, saved, flow);
       return;
     case OperatorCode::kQkNorm:
       HeadNormBackward(unit, "q_norm", saved.q_input, saved.q_statistics, saved.dq);
@@ -504,14 +509,14 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       return;
     }
     case OperatorCode::kAttentionOutput:
-      LinearBackward(unit, "attention_output", saved.attended, saved.dattention, part, flow);
+      LinearBackward(unit, op, "attention_output", saved.attended, saved.dattention, part, flow);
       return;
     case OperatorCode::kAttentionResidual:
       BiasBackward(unit, "attention_output_bias", flow);
       state.residual = Tensor::CopyOf(backend_, flow);
       return;
     case OperatorCode::kFc1:
-      LinearBackward(unit, MlpOf(unit).fc1, gathered(1), saved.dfc1, part, flow);
+      LinearBackward(unit, op, MlpOf(unit).fc1, gathered(1), saved.dfc1, part, flow);
       if (weight) BiasBackward(unit, MlpOf(unit).fc1_bias, saved.dfc1);
       return;
     case OperatorCode::kActivation:
@@ -519,7 +524,7 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       return;
     case OperatorCode::kFc2:
       if (input && saved.fc2_input.empty()) saved.fc2_input = Activated(saved.fc1);  // fused SwiGLU
-      LinearBackward(unit, MlpOf(unit).fc2, saved.fc2_input, saved.dfc2, part, flow);
+      LinearBackward(unit, op, MlpOf(unit).fc2, saved.fc2_input, saved.dfc2, part, flow);
       return;
     case OperatorCode::kRouter:
       if (input) {
@@ -573,7 +578,7 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
       state.residual = Tensor::CopyOf(backend_, flow);
       return;
     case OperatorCode::kOutputHead:
-      LinearBackward(unit, HeadTable(), gathered(0), saved.dlogits, part, flow);
+      LinearBackward(unit, op, HeadTable(), gathered(0), saved.dlogits, part, flow);
       return;
     case OperatorCode::kCrossEntropy:
       flow = Tensor(backend_, saved.logits.rows(), saved.logits.cols());
@@ -592,37 +597,35 @@ void UnitOperators::Backward(Unit& unit, std::size_t index, BackwardPart part, P
   }
 }
 
-void UnitOperators::LinearBackward(Unit& unit, std::string_view weight, ConstView x, Tensor& kept,
-                                   BackwardPart part, Tensor& flow) {
+void UnitOperators::LinearBackward(Unit& unit, const Operator& op, std::string_view weight,
+                                   ConstView x, Tensor& kept, BackwardPart part, Tensor& flow) {
   if (part != BackwardPart::kWeight) {
     kept = std::move(flow);
     const ConstView w = unit.weight(weight);
     flow = Tensor(backend_, kept.rows(), w.cols);
-    backend_.Run(compute::LinearInputGradient{.dy = kept, .w = w, .dx = flow});
+    ProductsOf(op).InputGradient({{{.w = w, .dy = kept, .to = flow}}});
   }
   if (part != BackwardPart::kInput) {
-    backend_.Run(compute::LinearWeightGradient{.dy = kept, .x = x, .dw = unit.gradient(weight)});
+    ProductsOf(op).WeightGradient({{{.x = x, .dy = kept, .to = unit.gradient(weight)}}});
   }
 }
 
-void UnitOperators::QkvBackward(Unit& unit, ConstView x, BackwardPart part, Saved& saved,
-                                Tensor& flow) {
+void UnitOperators::QkvBackward(Unit& unit, const Operator& op, ConstView x, BackwardPart part,
+                                Saved& saved, Tensor& flow) {
   const std::int64_t width = unit.part("kv").rows / 2;
   if (part != BackwardPart::kWeight) {
     const ConstView kv = unit.weight("kv");
     flow = Tensor(backend_, saved.dq.rows(), workload_.model.hidden_size);
-    backend_.Run(compute::LinearInputGradient{.dy = saved.dq, .w = unit.weight("q"), .dx = flow});
-    backend_.Run(compute::LinearInputGradient{
-        .dy = saved.dk, .w = kv.Rows(0, width), .dx = flow, .add = true});
-    backend_.Run(compute::LinearInputGradient{
-        .dy = saved.dv, .w = kv.Rows(width, width), .dx = flow, .add = true});
+    ProductsOf(op).InputGradient(
+        {{{.w = unit.weight("q"), .dy = saved.dq, .to = flow},
+          {.w = kv.Rows(0, width), .dy = saved.dk, .to = flow, .add = true},
+          {.w = kv.Rows(width, width), .dy = saved.dv, .to = flow, .add = true}}});
   }
   if (part != BackwardPart::kInput) {
     const View kv = unit.gradient("kv");
-    backend_.Run(compute::LinearWeightGradient{.dy = saved.dq, .x = x, .dw = unit.gradient("q")});
-    backend_.Run(compute::LinearWeightGradient{.dy = saved.dk, .x = x, .dw = kv.Rows(0, width)});
-    backend_.Run(
-        compute::LinearWeightGradient{.dy = saved.dv, .x = x, .dw = kv.Rows(width, width)});
+    ProductsOf(op).WeightGradient({{{.x = x, .dy = saved.dq, .to = unit.gradient("q")},
+                                    {.x = x, .dy = saved.dk, .to = kv.Rows(0, width)},
+                                    {.x = x, .dy = saved.dv, .to = kv.Rows(width, width)}}});
     BiasBackward(unit, "q_bias", saved.dq);
     if (unit.has("kv_bias")) {
       const View bias = unit.gradient("kv_bias");

@@ -13,6 +13,7 @@
 #include "runtime/backend.h"
 #include "runtime/context_attention.h"
 #include "runtime/expert_layer.h"
+#include "runtime/linear_products.h"
 #include "runtime/unit.h"
 
 namespace millwright {
@@ -61,7 +62,10 @@ class UnitOperators {
 
  private:
   void Forward(const Unit& unit, std::size_t op, const Pass& pass, Saved& saved, Tensor& flow);
-  Tensor Linear(const Unit& unit, std::string_view weight, std::string_view bias, ConstView x);
+  // Of a layer's matrix products, as wide as the operator list has them.
+  LinearProducts& ProductsOf(const Operator& op) { return op.low_precision ? linear_ : plain_; }
+  Tensor Linear(const Unit& unit, const Operator& op, std::string_view weight,
+                std::string_view bias, ConstView x);
   void AddBias(ConstView bias, View x);
   void Norm(const Unit& unit, std::string_view gain, ConstView x, std::size_t which, Saved& saved);
   void Normalize(ConstView weights, ConstView x, View y, Tensor& statistics);
@@ -70,9 +74,10 @@ class UnitOperators {
   Tensor Activated(ConstView x);
   Tensor ActivationBackward(ConstView dy, ConstView x);
   void CheckRouted(const Operator& op, std::int64_t elements) const;
-  void LinearBackward(Unit& unit, std::string_view weight, ConstView x, Tensor& kept,
-                      BackwardPart part, Tensor& flow);
-  void QkvBackward(Unit& unit, ConstView x, BackwardPart part, Saved& saved, Tensor& flow);
+  void LinearBackward(Unit& unit, const Operator& op, std::string_view weight, ConstView x,
+                      Tensor& kept, BackwardPart part, Tensor& flow);
+  void QkvBackward(Unit& unit, const Operator& op, ConstView x, BackwardPart part, Saved& saved,
+                   Tensor& flow);
   void NormBackward(Unit& unit, std::string_view weights, ConstView x, ConstView statistics,
                     ConstView dy, View dx);
   void HeadNormBackward(Unit& unit, std::string_view weights, ConstView input, ConstView statistics,
@@ -95,6 +100,7 @@ class UnitOperators {
   const Workload& workload_;
   const RankGroups& groups_;
   Backend& backend_;
+  LinearProducts plain_, linear_;
   ContextAttention attention_;
   ExpertLayer experts_;
   std::vector<RoutedRows> routed_;

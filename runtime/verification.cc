@@ -24,18 +24,26 @@ namespace millwright {
 namespace {
 
 // max|a - b| / max|b|: what arithmetic in another order may be off.
-double LimitOf(ElementType type) {
+struct Limits {
+  double loss = 0, tensors = 0;
+};
+Limits LimitsOf(ElementType type, bool fp8) {
   switch (type) {
     case ElementType::kFp64:
-      return 1e-10;
+      return {.loss = 1e-10, .tensors = 1e-10};
     case ElementType::kFp32:
-      return 1e-4;
+      // An operand that is rounded to FP8 the other way moves the operands of later products by
+      // more than lies between two that are rounded alike, and gradients are then as far from the
+      // reference's as from those without FP8: some 20%, where loss is off by 0.2% at most.  In
+      // double no rounding comes out another way.
+      if (fp8) return {.loss = 1e-2, .tensors = 5e-1};
+      return {.loss = 1e-4, .tensors = 1e-4};
     case ElementType::kBf16:
       // Each activation is rounded to 2^-9 of itself; a hundred such roundings, added as errors
       // that know nothing of each other, are 2%.  Of a gradient that a few tokens make it is more.
-      return 5e-2;
+      return {.loss = 5e-2, .tensors = fp8 ? 5e-1 : 5e-2};
   }
-  return 0;
+  return {};
 }
 
 constexpr int kReportTag = 1 << 30;  // above every tag of a step
@@ -177,14 +185,16 @@ void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
 // Where rounding may send a token to another expert than the reference, nothing can be compared.
 void CheckDecided(const Reference& reference, const Workload& workload, ElementType type) {
   // Of logits around 1: what they are off by, with a factor of ten to spare.
-  const double least = type == ElementType::kFp64   ? 1e-12
+  const bool rounds = MultipliesFp8(workload) && type != ElementType::kFp64;
+  const double least = rounds                       ? 1e-1
+                       : type == ElementType::kFp64 ? 1e-12
                        : type == ElementType::kFp32 ? 1e-5
                                                     : 1e-2;
   if (reference.routing_margin() >= least) return;
   throw ConfigError(fmt::format(
       "with seed {} a token's last expert is ahead of the next by a logit of {:.1e} only, so that "
-      "rounding may choose the other: --verify needs another --seed",
-      workload.seed, reference.routing_margin()));
+      "rounding may choose the other: --verify needs another --seed{}",
+      workload.seed, reference.routing_margin(), rounds ? " or --dtype fp64" : ""));
 }
 
 // Calls of a step by name and kind, as lines; rank 0 adds up those of all ranks.
@@ -281,7 +291,7 @@ std::string_view Name(RunBackend backend) {
 RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communicator& communicator,
                     Backend& backend) {
   const bool single = options.type != ElementType::kFp64;
-  const double limit = LimitOf(options.type);
+  const Limits limits = LimitsOf(options.type, MultipliesFp8(workload));
   const bool compares = options.verify && communicator.rank() == 0;
   Exchange exchange(communicator);
   const RankGroup everyone{.first = 0, .stride = 1, .ranks = workload.ranks()};
@@ -292,7 +302,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   const Reference* of_reference = reference ? &*reference : nullptr;
 
   RunOutcome outcome;
-  Agreement losses{.what = "loss", .worst = {}, .limit = limit};
+  Agreement losses{.what = "loss", .worst = {}, .limit = limits.loss};
   RankOfRun own;
   std::vector<Records> records;
   for (int step = 0; step < options.steps; ++step) {
@@ -305,7 +315,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
       if (step == 0) CheckDecided(*reference, workload, options.type);
     }
     if (options.verify && step == 0) {
-      Compare(workload, execution, true, of_reference, limit, communicator, outcome);
+      Compare(workload, execution, true, of_reference, limits.tensors, communicator, outcome);
     }
     if (compares) {
       const double error = std::abs(outcome.losses.back() - expected) / std::abs(expected);
@@ -344,7 +354,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
   // In single precision Adam turns the sign of a gradient near zero into a whole step.
   if (options.verify && !single) {
-    Compare(workload, execution, false, of_reference, limit, communicator, outcome);
+    Compare(workload, execution, false, of_reference, limits.tensors, communicator, outcome);
   }
   return outcome;
 }

@@ -28,6 +28,8 @@ bool IsRowParallel(std::string_view weight) {
 
 }  // namespace
 
+bool MultipliesFp8(const Workload& w) { return w.training.precision == Precision::kFp8; }
+
 std::vector<std::string> WhyNotExecutable(const Workload& w) {
   const ModelConfig& m = w.model;
   const ParallelConfig& p = w.parallel;
@@ -53,6 +55,11 @@ std::vector<std::string> WhyNotExecutable(const Workload& w) {
   refuse(w.parallel.Offloads(), "offloaded activations");
   refuse(w.training.fp8_activation_store, "keeping the MLP activation's input in FP8");
   refuse(w.schedule.forward_only, "a schedule without backward passes");
+  refuse(w.training.precision == Precision::kMxfp8 || w.training.precision == Precision::kNvfp4,
+         "products in mxfp8 and nvfp4 (a scale for each block; fp8 has one for each tensor)");
+  // Each rank of a KV head has a part of its gradient, and parts are not rounded as their sum is.
+  refuse(MultipliesFp8(w) && p.tensor > m.num_query_groups,
+         "products in FP8 on more tensor ranks than KV heads");
   return why;
 }
 

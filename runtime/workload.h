@@ -8,7 +8,8 @@
 // attention with normed heads and windows, gated or plain MLP, routed and shared experts, biases)
 // and a tied head; tensor, sequence, context (ring, Ulysses and both nested), pipeline (every
 // schedule with a backward pass), data, expert and expert tensor parallelism, ZeRO 0 to 3,
-// selective and full recomputation. Not yet: what WhyNotExecutable names.
+// selective and full recomputation; linear layers' products in FP8 (runtime/linear_products). Not
+// yet: what WhyNotExecutable names.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,9 @@ struct Workload {
 
   int ranks() const { return int(parallel.gpus()); }
 };
+
+// Its linear layers' products have operands in FP8 (runtime/linear_products).
+bool MultipliesFp8(const Workload& workload);
 
 // Each thing that the workload asks for and the runtime does not do yet, as a sentence.
 std::vector<std::string> WhyNotExecutable(const Workload& workload);

@@ -167,8 +167,11 @@ Workload ExecutableWorkload(const Job& job, std::uint64_t seed) {
   workload.schedule = BuildSchedule(ScheduleOf(plan, micro_batches));
   workload.seed = seed;
   const Cluster cluster(job.cluster);
+  // The tasks are the same in any precision; CPU cores have no price in FP8.
+  TrainingConfig training = job.training;
+  if (job.cluster.gpu.placeholder) training.precision = Precision::kBf16;
   const StepSpec spec =
-      StepSpecOf(Estimator(job.model, job.training, cluster), plan, workload.schedule);
+      StepSpecOf(Estimator(job.model, training, cluster), plan, workload.schedule);
   CheckSize(spec);
   workload.graph = BuildStepGraph(spec);
   return workload;

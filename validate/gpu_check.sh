@@ -73,6 +73,12 @@ for dtype in fp64 fp32 bf16; do
     status=1
   fi
 done
+# cuBLASLt's products in FP8 come out in these two.
+for dtype in fp32 bf16; do
+  [[ $cluster == dgx-a100 ]] && continue
+  agree "$dtype, linear layers in FP8" --kv-heads 2 --no-bias --seq 64 --micro-batch 2 \
+    --dtype "$dtype" --precision fp8
+done
 
 fp8=(--fp8)
 [[ $cluster == dgx-a100 ]] && fp8=()

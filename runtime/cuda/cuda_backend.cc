@@ -242,7 +242,7 @@ void CudaBackend::KeepPace() {
 
 int CudaBackend::WidthOf(Element element) const {
   if (element == Element::kIndex) return 4;
-  if (element == Element::kFp8) return 1;
+  if (IsFp8(element)) return 1;
   switch (options_.type) {
     case ElementType::kFp64:
       return 8;
@@ -268,7 +268,8 @@ void CudaBackend::Upload(std::span<const double> from, View to) {
   } else if (to.width == 4) {
     bytes = AsBytes<float>(from);
   } else if (to.width == 1) {
-    for (const double value : from) bytes.push_back(std::byte(ToE4m3(value)));
+    const Fp8Format format = FormatOf(to.element);
+    for (const double value : from) bytes.push_back(std::byte(ToFp8(format, value)));
   } else {
     bytes.resize(from.size() * 2);
     for (std::size_t i = 0; i < from.size(); ++i) {
@@ -306,7 +307,7 @@ std::vector<double> CudaBackend::Download(ConstView from) {
       std::memcpy(&value, bytes.data() + at, 4);
       values.push_back(double(value));
     } else if (from.width == 1) {
-      values.push_back(FromE4m3(std::to_integer<std::uint8_t>(bytes[at])));
+      values.push_back(FromFp8(FormatOf(from.element), std::to_integer<std::uint8_t>(bytes[at])));
     } else {
       std::uint16_t value = 0;
       std::memcpy(&value, bytes.data() + at, 2);

@@ -7,6 +7,7 @@
 //
 // V is what values are stored in, S what is added up and computed in.
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -215,6 +216,92 @@ void Launch(const compute::AddColumns& op, cudaStream_t stream) {
   const std::int64_t cols = op.from.cols;
   AddColumnsOf(op.from.rows, cols, Data<S>(op.to), stream,
                [=] __device__(std::int64_t r, std::int64_t c) { return Sum(from[r * cols + c]); });
+}
+
+// --- FP8
+
+// Of what is not negative, whose bits are in the order of the numbers.
+__device__ inline void RaiseTo(float* to, float value) {
+  atomicMax(reinterpret_cast<int*>(to), __float_as_int(value));
+}
+__device__ inline void RaiseTo(double* to, double value) {
+  using Integer = unsigned long long;  // as atomicMax has it
+  atomicMax(reinterpret_cast<Integer*>(to), Integer(__double_as_longlong(value)));
+}
+
+template <class V, class S>
+void Launch(const compute::RaiseFp8Scale& op, cudaStream_t stream) {
+  constexpr std::int64_t kEach = 16, kMost = 1024;  // elements of a thread, where they are few
+  const V* x = Data<V>(op.x);
+  S* scale = Data<S>(op.scale);
+  const std::int64_t elements = op.x.size();
+  const std::int64_t wanted = (elements + kThreads * kEach - 1) / (kThreads * kEach);
+  const std::int64_t blocks = wanted < kMost ? wanted : kMost;
+  const S format = op.format == Element::kFp8 ? S(448) : S(57344);  // as runtime/fp8
+  ForRows(blocks, stream, [=] __device__(std::int64_t block) {
+    S largest = 0;
+    for (std::int64_t i = block * kThreads + threadIdx.x; i < elements; i += blocks * kThreads) {
+      const S value = Sum(x[i]), size = value < 0 ? -value : value;
+      largest = size > largest ? size : largest;
+    }
+    largest = OverBlock<true>(largest);
+    if (threadIdx.x == 0) RaiseTo(scale, largest / format);
+  });
+}
+
+__device__ inline __nv_fp8_storage_t Fp8(float x, __nv_fp8_interpretation_t format) {
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, format);
+}
+__device__ inline __nv_fp8_storage_t Fp8(double x, __nv_fp8_interpretation_t format) {
+  return __nv_cvt_double_to_fp8(x, __NV_SATFINITE, format);
+}
+
+// Of a scale of 0 all are zeros, or so small that they become zeros, or no numbers.
+template <class S>
+__device__ __nv_fp8_storage_t Rounded(S x, S scale, __nv_fp8_interpretation_t format) {
+  return Fp8(scale > 0 ? x / scale : x, format);
+}
+
+// A square of a warp's width at a time, so that reads and writes are of neighbours.
+template <class V, class S>
+__global__ void RoundTransposedKernel(const V* x, std::int64_t rows, std::int64_t cols,
+                                      const S* scale, __nv_fp8_interpretation_t format,
+                                      __nv_fp8_storage_t* to, std::int64_t to_cols) {
+  __shared__ __nv_fp8_storage_t square[kWarp][kWarp + 1];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t first_row = std::int64_t{blockIdx.y} * kWarp,
+                     first_col = std::int64_t{blockIdx.x} * kWarp;
+  const S by = *scale;
+  for (int k = warp; k < kWarp; k += kThreads / kWarp) {
+    const std::int64_t r = first_row + k, c = first_col + lane;
+    const bool there = r < rows && c < cols;
+    square[k][lane] = there ? Rounded(S(Sum(x[r * cols + c])), by, format) : __nv_fp8_storage_t{0};
+  }
+  __syncthreads();
+  for (int k = warp; k < kWarp; k += kThreads / kWarp) {
+    const std::int64_t r = first_col + k, c = first_row + lane;
+    if (r < cols && c < to_cols) to[r * to_cols + c] = square[lane][k];
+  }
+}
+
+template <class V, class S>
+void Launch(const compute::RoundToFp8& op, cudaStream_t stream) {
+  const V* x = Data<V>(op.x);
+  const S* scale = Data<S>(op.scale);
+  auto* to = Data<__nv_fp8_storage_t>(op.to);
+  const auto format = op.to.element == Element::kFp8 ? __NV_E4M3 : __NV_E5M2;
+  const std::int64_t cols = op.x.cols, to_cols = op.to.cols;
+  if (op.to.empty()) return;
+  if (op.transposed) {
+    const auto squares = [](std::int64_t n) { return unsigned((n + kWarp - 1) / kWarp); };
+    Start(RoundTransposedKernel<V, S>, dim3(squares(cols), squares(to_cols)), stream, x, op.x.rows,
+          cols, scale, format, to, to_cols);
+    return;
+  }
+  ForEach(op.to.size(), stream, [=] __device__(std::int64_t i) {
+    const std::int64_t r = i / to_cols, c = i % to_cols;
+    to[i] = c < cols ? Rounded(S(Sum(x[r * cols + c])), *scale, format) : __nv_fp8_storage_t{0};
+  });
 }
 
 // --- The rest of a layer

@@ -23,6 +23,7 @@ std::uint32_t AlignmentOf(const void* data) {
 
 cudaDataType_t TypeOf(const ConstView& view, ElementType type) {
   if (view.element == Element::kFp8) return CUDA_R_8F_E4M3;
+  if (view.element == Element::kFp8Gradient) return CUDA_R_8F_E5M2;
   if (type == ElementType::kFp64) return CUDA_R_64F;
   return view.width == 2 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -73,7 +74,10 @@ std::string Products::Run(const compute::Linear& op, ElementType type, cudaStrea
               .a = op.w,
               .b = op.x,
               .transpose_a = true,
-              .d = op.y},
+              .d = op.y,
+              .add = op.add,
+              .a_scale = op.w_scale.data,
+              .b_scale = op.x_scale.data},
              type, stream);
 }
 
@@ -112,6 +116,7 @@ std::string Products::Run(const Product& p, ElementType type, cudaStream_t strea
                 std::int64_t{p.transpose_b},
                 std::int64_t{p.add},
                 TypeOf(p.a, type),
+                TypeOf(p.b, type),
                 TypeOf(p.d, type),
                 AlignmentOf(p.a.data),
                 AlignmentOf(p.b.data),
@@ -130,11 +135,23 @@ std::string Products::Run(const Product& p, ElementType type, cudaStream_t strea
   const bool wide = type == ElementType::kFp64;
   const void* one = wide ? static_cast<const void*>(&one64) : &one32;
   const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;
-  const cublasStatus_t status = library_.matmul(
-      handle_, prepared.desc, one, p.a.data, prepared.a, p.b.data, prepared.b, beta, p.d.data,
-      prepared.d, p.d.data, prepared.d, &prepared.algorithm, workspace_, kWorkspace, stream);
+  cublasStatus_t status = SetScales(p, prepared.desc);
+  if (status == CUBLAS_STATUS_SUCCESS) {
+    status = library_.matmul(handle_, prepared.desc, one, p.a.data, prepared.a, p.b.data,
+                             prepared.b, beta, p.d.data, prepared.d, p.d.data, prepared.d,
+                             &prepared.algorithm, workspace_, kWorkspace, stream);
+  }
   if (status == CUBLAS_STATUS_SUCCESS) return "";
   return fmt::format("cublasLtMatmul of {} x {} x {}: {}", p.m, p.n, p.k, library_.text(status));
+}
+
+cublasStatus_t Products::SetScales(const Product& p, cublasLtMatmulDesc_t desc) {
+  if (!IsFp8(p.a.element)) return CUBLAS_STATUS_SUCCESS;
+  const cublasStatus_t status =
+      library_.desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &p.a_scale, sizeof p.a_scale);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  return library_.desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &p.b_scale,
+                           sizeof p.b_scale);
 }
 
 std::string Products::Prepare(const Product& p, ElementType type, Prepared& prepared) {
@@ -151,11 +168,12 @@ std::string Products::Prepare(const Product& p, ElementType type, Prepared& prep
   };
   transpose(p.transpose_a, CUBLASLT_MATMUL_DESC_TRANSA);
   transpose(p.transpose_b, CUBLASLT_MATMUL_DESC_TRANSB);
-  if (p.a.element == Element::kFp8) {
-    const std::int8_t fast = 1;
+  if (IsFp8(p.a.element)) {
+    const std::int8_t fast = p.b.element == Element::kFp8 ? 1 : 0;
     go_on([&] {
       return library_.desc_set(prepared.desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     });
+    go_on([&] { return SetScales(p, prepared.desc); });
   }
   const auto layout = [&](cublasLtMatrixLayout_t& made, const ConstView& view) {
     // A row-major matrix, seen in column-major order.
@@ -188,7 +206,7 @@ std::string Products::Prepare(const Product& p, ElementType type, Prepared& prep
   prepared.algorithm = best.algo;
   if (status == CUBLAS_STATUS_SUCCESS) return "";
   return fmt::format("cuBLASLt has no algorithm for a product of {} x {} x {}{}: {}", p.m, p.n, p.k,
-                     p.a.element == Element::kFp8 ? " in FP8" : "", library_.text(status));
+                     IsFp8(p.a.element) ? " in FP8" : "", library_.text(status));
 }
 
 }  // namespace millwright

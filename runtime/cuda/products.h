@@ -2,9 +2,10 @@
 //
 // Matrix products of linear layers by cuBLASLt.
 //
-// BF16 products are summed in FP32, FP32 ones in FP32 (no TF32), FP64 ones in FP64, those of FP8
-// operands as Transformer Engine's forward pass does, with fast accumulation.  Of each shape and
-// alignment cuBLASLt's first proposal is taken, and kept.
+// BF16 products are summed in FP32, FP32 ones in FP32 (no TF32), FP64 ones in FP64.  Those of FP8
+// operands are summed as Transformer Engine does, in the forward pass with fast accumulation, with
+// a gradient (E5M2) without; their results are BF16 or FP32.  Of each shape and alignment
+// cuBLASLt's first proposal is taken, and kept.
 #pragma once
 
 #include <cublasLt.h>
@@ -40,6 +41,7 @@ class Products {
     bool transpose_a = false, transpose_b = false;
     View d;
     bool add = false;
+    const void *a_scale = nullptr, *b_scale = nullptr;  // in FP8, of one FP32; null: 1
   };
   struct Library {
     decltype(&::cublasLtCreate) create = nullptr;
@@ -62,10 +64,11 @@ class Products {
     cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
     cublasLtMatmulAlgo_t algorithm{};
   };
-  using Key = std::array<std::int64_t, 11>;
+  using Key = std::array<std::int64_t, 12>;
 
   std::string Run(const Product& product, ElementType type, cudaStream_t stream);
   std::string Prepare(const Product& product, ElementType type, Prepared& prepared);
+  cublasStatus_t SetScales(const Product& product, cublasLtMatmulDesc_t desc);
 
   Library library_;
   cublasLtHandle_t handle_ = nullptr;

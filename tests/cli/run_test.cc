@@ -80,6 +80,16 @@ TEST(Run, RefusesByNameWhatItCannotExecute) {
 
 class RunFiles : public InFolder {};
 
+TEST_F(RunFiles, DoesNotCompareInFp8OnCpus) {
+  Write("cpu.json", WriteCurves(MadeUpCurves()));
+  const Outcome outcome =
+      RunCommand(kShape + "--ranks 1 --precision fp8 --compare --calibration cpu.json");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "millwright: --compare: CPUs compute products in FP8 from rounded operands, which "
+            "`measure` does not time; without --precision fp8, or with --backend cuda\n");
+}
+
 // What a run says of its step is what validate says of its record, by the same curves.
 TEST_F(RunFiles, RecordsWhatValidateReads) {
   Write("cpu.json", WriteCurves(MadeUpCurves()));
@@ -145,6 +155,25 @@ TEST(Run, ExecutesNestedContextParallelism) {
   EXPECT_THAT(out, HasSubstr("cp4 nested(2)"));
   EXPECT_THAT(out, HasSubstr("ulysses qkv all-to-all"));
   EXPECT_THAT(out, HasSubstr("ring kv exchange"));
+}
+
+TEST(Run, ExecutesProductsInFp8) {
+  const std::string out =
+      Verified("--model tiny-moe --ranks 4 --tp 2 --pp 2 --global-batch 4 --seq 8 --precision fp8");
+  EXPECT_THAT(out, HasSubstr("in fp64, linear layers\nin fp8: 1 step"));
+  EXPECT_THAT(out, HasSubstr("fp8 scales"));
+  const Json json =
+      Json::parse(RunCommand(kShape + "--ranks 1 --json --steps 1 --verify --precision fp8").out);
+  EXPECT_EQ(json["linear_layers"], "fp8");
+  EXPECT_EQ(json["holds"], true);
+}
+
+TEST(Run, RefusesMoreTensorRanksThanKvHeadsInFp8) {
+  const Outcome outcome = RunCommand(kShape + "--ranks 4 --tp 4 --precision fp8");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.err,
+            "millwright: run does not execute products in FP8 on more tensor ranks than KV heads "
+            "yet\n");
 }
 
 // Process 2 is the second stage of the first pipeline, and not the first stage of the second.

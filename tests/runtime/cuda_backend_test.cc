@@ -296,7 +296,41 @@ TEST(CudaBackend, ProductsOfFp8) {
     backend.Run(compute::Linear{.x = x, .w = w, .y = y});
     EXPECT_THAT(backend.Download(y),
                 testing::ElementsAre(1 + 2 + 3.375, 0.5 - 1 + 4.5, -448 + 0x1p-8, -224 - 0x1p-9));
+    // Of gradients, in steps of a quarter from 1 on; times both scales, and added.
+    Tensor dy(backend, 2, 3, Element::kFp8Gradient), scales(backend, 1, 2, Element::kSum);
+    backend.Upload(std::vector<double>{1, 1.0625, 1.2, -60000, 0.5, 0}, dy);
+    backend.Upload(std::vector<double>{0.5, 4}, scales);
+    EXPECT_THAT(backend.Download(dy), testing::ElementsAre(1, 1, 1.25, -57344, 0.5, 0));
+    backend.Run(compute::Fill{.to = y, .value = 1});
+    backend.Run(compute::Linear{.x = dy,
+                                .w = w,
+                                .y = y,
+                                .add = true,
+                                .x_scale = scales.view().Part(0, 1),
+                                .w_scale = scales.view().Part(1, 1)});
+    EXPECT_THAT(backend.Download(y), testing::ElementsAre(1 + 2 * (1 + 2 + 3.75), 1 + 2 * 4.5,
+                                                          1 - 2 * 57343.0, 1 - 2 * 28672.5));
   });
+}
+
+// Steps with products in FP8, whose scales ranks of a micro-batch, and with experts of a pipeline
+// stage, agree on.
+TEST(CudaBackend, StepsInFp8) {
+  ExpectAgreement(InFp8(TinyWorkload(WithBiases(TinyModel()),
+                                     {.tensor = 2,
+                                      .sequence_parallel = true,
+                                      .context = 2,
+                                      .pipeline = 2,
+                                      .data = 2,
+                                      .zero = 3,
+                                      .schedule = ScheduleKind::kZbH1},
+                                     8)));
+  ExpectAgreement(InFp8(TinyWorkload(TinyMoe(24), {.tensor = 2,
+                                                   .sequence_parallel = true,
+                                                   .pipeline = 2,
+                                                   .data = 2,
+                                                   .expert = 2,
+                                                   .expert_tensor = 2})));
 }
 
 // --- Failures

@@ -112,8 +112,9 @@ Payloads Charged(const StepSpec& spec, int rank, double table_share) {
 const std::set<std::string_view> kOfShards{"sum replicated gradients", "sum KV gradients",
                                            "exchange copies' gradients", "sum tied gradients"};
 
-// What the simulated step has the host wait for, and one number beside each routed row's h.
-const std::set<std::string_view> kNotCharged{"expert token counts", "expert weights"};
+// What the simulated step has the host wait for, one number beside each routed row's h, and two for
+// each tensor of a product in FP8.
+const std::set<std::string_view> kNotCharged{"expert token counts", "expert weights", "fp8 scales"};
 
 // Bytes of an element in the cost models' payloads: activations and parameters are BF16, gradients
 // and the numbers of the cross-entropy are not.
@@ -161,10 +162,12 @@ Payloads Executed(const std::vector<ExecutedCall>& calls, const ParallelConfig& 
 }
 
 void ExpectSamePayloads(const ModelConfig& model, const ParallelConfig& parallel,
-                        std::int64_t global_batch = 8, bool tp_comm_overlap = false) {
+                        std::int64_t global_batch = 8, bool tp_comm_overlap = false,
+                        Precision precision = Precision::kBf16) {
   SCOPED_TRACE(fmt::format("{} {}", ShortName(parallel), NameOf(parallel.schedule)));
   Workload workload = TinyWorkload(model, parallel, global_batch);
   workload.training.tp_comm_overlap = tp_comm_overlap;
+  workload.training.precision = precision;
   ASSERT_EQ(WhyNotExecutable(workload), std::vector<std::string>());
   const StepSpec spec = SpecOf(workload);
   workload.graph = BuildStepGraph(spec);
@@ -392,6 +395,20 @@ TEST(Payload, OfFullRecomputation) {
                                    .data = 2,
                                    .zero = 3,
                                    .recompute = {.granularity = RecomputeGranularity::kFull}});
+}
+
+// In FP8 every other message is what it was.
+TEST(Payload, OfProductsInFp8) {
+  const ParallelConfig parallel{.tensor = 2,
+                                .sequence_parallel = true,
+                                .pipeline = 2,
+                                .data = 2,
+                                .zero = 3,
+                                .schedule = ScheduleKind::kZbH1};
+  ExpectSamePayloads(TinyModel(), parallel, 8, false, Precision::kFp8);
+  ParallelConfig with_experts = parallel;
+  with_experts.expert = 2;
+  ExpectSamePayloads(TinyMoe(24), with_experts, 8, false, Precision::kFp8);
 }
 
 // The tasks of a stream of the graph, and what of the calls belongs to it.

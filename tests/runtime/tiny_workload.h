@@ -88,4 +88,9 @@ inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& par
   return workload;
 }
 
+inline Workload InFp8(Workload workload) {
+  workload.training.precision = Precision::kFp8;
+  return workload;
+}
+
 }  // namespace millwright

@@ -11,6 +11,7 @@
 
 #include <ucontext.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -164,6 +165,16 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lane) {
   return emulated_cuda::Block::current()->Exchange(mask, value, unsigned(lane));
 }
+
+// Threads take turns nowhere but at their meetings.
+template <class T>
+T atomicMax(T* to, T value) {
+  const T before = *to;
+  if (value > before) *to = value;
+  return before;
+}
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 
 template <class... Parameters>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),

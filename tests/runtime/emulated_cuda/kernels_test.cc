@@ -54,6 +54,15 @@ class Operands {
     return pair;
   }
 
+  // To be written.
+  Pair& Fp8(const char* name, std::int64_t rows, std::int64_t cols, Element element) {
+    Pair& pair = Make(name, rows, cols, element);
+    for (const View& side : {pair.cpu, pair.gpu}) {
+      std::fill_n(side.data, rows * cols, std::byte{1});
+    }
+    return pair;
+  }
+
   // `make(side)` gives the operation on the views that side(pair) is.
   template <class Make>
   void ExpectSame(const Make& make) {
@@ -62,6 +71,11 @@ class Operands {
     ASSERT_EQ(LaunchKernel(on_gpu, type_, nullptr), cudaSuccess);
     for (const Pair& pair : pairs_) {
       if (pair.cpu.element == Element::kIndex) continue;
+      if (IsFp8(pair.cpu.element)) {
+        EXPECT_EQ(std::memcmp(pair.cpu.data, pair.gpu.data, std::size_t(pair.cpu.bytes())), 0)
+            << pair.name;
+        continue;
+      }
       double largest = 0, off = 0;
       for (std::int64_t i = 0; i < pair.cpu.size(); ++i) {
         const double expected = Cpu(pair)[i], got = Get(pair, i);
@@ -79,7 +93,8 @@ class Operands {
 
  private:
   Pair& Make(const char* name, std::int64_t rows, std::int64_t cols, Element element) {
-    const int width = element == Element::kIndex                                  ? 4
+    const int width = IsFp8(element)                                              ? 1
+                      : element == Element::kIndex                                ? 4
                       : type_ == ElementType::kFp64                               ? 8
                       : type_ == ElementType::kBf16 && element == Element::kValue ? 2
                                                                                   : 4;
@@ -87,7 +102,8 @@ class Operands {
       auto& buffer = buffers_.emplace_back(std::size_t(rows * cols * bytes));
       return View{buffer.data(), rows, cols, element, bytes};
     };
-    return pairs_.emplace_back(view(element == Element::kIndex ? 4 : 8), view(width), name);
+    const int of_cpu = element == Element::kIndex ? 4 : 8;
+    return pairs_.emplace_back(view(IsFp8(element) ? 1 : of_cpu), view(width), name);
   }
   static double* Cpu(const Pair& pair) { return reinterpret_cast<double*>(pair.cpu.data); }
   static void Set(Pair& pair, std::int64_t i, double value) {
@@ -150,6 +166,38 @@ TEST_P(Kernels, Biases) {
        &sums = operands_.Random("sums", 1, 70, kSum);
   operands_.ExpectSame([&](auto of) { return compute::AddBias{.bias = of(bias), .x = of(x)}; });
   operands_.ExpectSame([&](auto of) { return compute::AddColumns{.from = of(x), .to = of(sums)}; });
+}
+
+// Rows and columns that fill no square of a transposition, a scale that is raised and one that is
+// not, numbers of every size, and a scale of nothing.
+TEST_P(Kernels, RoundedToFp8) {
+  for (const Element format : {Element::kFp8, Element::kFp8Gradient}) {
+    for (const bool transposed : {false, true}) {
+      Operands operands(GetParam());
+      Pair &x = operands.Random("x", 45, 70),
+           &small = operands.Random("small", 45, 70, Element::kValue, -1e-3, 1e-3),
+           &zeros = operands.Same("zeros", 45, 70, Element::kValue, 0),
+           &scale = operands.Same("scale", 1, 1, kSum, 0),
+           &none = operands.Same("none", 1, 1, kSum, 0),
+           &y = transposed ? operands.Fp8("y", 70, 48, format) : operands.Fp8("y", 45, 80, format);
+      for (Pair* rows : {&small, &x, &small}) {
+        operands.ExpectSame([&](auto of) {
+          return compute::RaiseFp8Scale{.x = of(*rows), .format = format, .scale = of(scale)};
+        });
+        operands.ExpectSame([&](auto of) {
+          return compute::RoundToFp8{
+              .x = of(*rows), .scale = of(scale), .to = of(y), .transposed = transposed};
+        });
+      }
+      operands.ExpectSame([&](auto of) {
+        return compute::RaiseFp8Scale{.x = of(zeros), .format = format, .scale = of(none)};
+      });
+      operands.ExpectSame([&](auto of) {
+        return compute::RoundToFp8{
+            .x = of(zeros), .scale = of(none), .to = of(y), .transposed = transposed};
+      });
+    }
+  }
 }
 
 TEST_P(Kernels, RmsNorm) {
