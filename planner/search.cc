@@ -254,7 +254,9 @@ void ChooseByRank(const Space& space, const Estimators& estimators,
 }
 
 // Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
-// that nearly fit; and chooses recomputation for each of their ranks, where that is asked for.
+// that nearly fit, with their own recomputation or what makes them fit; where fewer layouts fit,
+// of what comes nearest in the others too; and chooses recomputation for each of their ranks, where
+// that is asked for.
 void SplitLayers(const Space& space, const Estimators& estimators, const SearchOptions& options,
                  Findings& all, SearchResult& result) {
   const int top = options.top;
@@ -269,15 +271,29 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   }
   std::sort(near.begin(), near.end(), Before);
   if (int(near.size()) > top) near.resize(std::size_t(top));
+  // Where layouts are few, of each in which nothing fits as it is what comes nearest.
+  std::vector<RankedPlan> least;
+  for (const auto& [key, plan] : all.least) {
+    if (!enough && plan && !all.best[key]) least.push_back(*plan);
+  }
+  std::sort(least.begin(), least.end(), Smaller);
+  if (int(least.size()) > top) least.resize(std::size_t(top));
+  const std::size_t fit = candidates.size(), fit_or_near = fit + near.size();
   candidates.insert(candidates.end(), near.begin(), near.end());
+  candidates.insert(candidates.end(), least.begin(), least.end());
 
   std::vector<std::optional<Estimate>> split(candidates.size());
-  ForEachInParallel(candidates.size(), int(estimators.size()),
-                    [&](int thread, std::size_t i) {
-                      split[i] = BestSplit(estimators[std::size_t(thread)], candidates[i].plan,
-                                           space.memory_limit);
-                    },
-                    {});
+  const auto divide = [&](int thread, std::size_t i) {
+    const Estimator& estimator = estimators[std::size_t(thread)];
+    const ParallelConfig& plan = candidates[i].plan;
+    if (i < fit_or_near) split[i] = BestSplit(estimator, plan, space.memory_limit);
+    if (i < fit || split[i]) return;
+    const auto fits = all.best.find(KeyOf(plan, space.training));
+    const bool has_fit = fits != all.best.end() && fits->second;
+    split[i] = BestSplitOfAny(estimator, plan, space.memory_limit, space.choices,
+                              has_fit ? fits->second->step : limit);
+  };
+  ForEachInParallel(candidates.size(), int(estimators.size()), divide, {});
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
