@@ -209,17 +209,32 @@ void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& sp
   }
 }
 
+// Does `work` for the first items while there is time, and says how many are left.
+std::int64_t InTime(std::size_t items, const Estimators& estimators, const SearchOptions& options,
+                    const std::function<void(int, std::size_t)>& work) {
+  std::atomic<std::int64_t> left = 0;
+  ForEachInParallel(items, int(estimators.size()),
+                    [&](int thread, std::size_t i) {
+                      if (options.deadline && Clock::now() >= *options.deadline) {
+                        ++left;
+                      } else {
+                        work(thread, i);
+                      }
+                    },
+                    {});
+  return left;
+}
+
 // Chooses recomputation for each rank of the candidates, and of the `top` plans that were fastest
 // with it where ranks with the same layers had to do the same.
-void ChooseByRank(const Space& space, const Estimators& estimators,
-                  std::vector<RankedPlan> candidates, int top, Findings& all,
-                  Certificate& certificate) {
+void ChooseByRank(const Space& space, const Estimators& estimators, const SearchOptions& options,
+                  std::vector<RankedPlan> candidates, Findings& all, Certificate& certificate) {
   std::vector<RankedPlan> found;
   for (const auto& [key, plan] : all.by_rank) {
     if (plan) found.push_back(*plan);
   }
   std::sort(found.begin(), found.end(), Before);
-  if (int(found.size()) > top) found.resize(std::size_t(top));
+  if (int(found.size()) > options.top) found.resize(std::size_t(options.top));
   candidates.insert(candidates.end(), found.begin(), found.end());
   std::vector<ParallelConfig> plans;
   std::set<std::string> seen;  // without their recomputation, which is chosen anew
@@ -229,14 +244,12 @@ void ChooseByRank(const Space& space, const Estimators& estimators,
     if (plain.pipeline > 1 && seen.insert(ShortName(plain)).second) plans.push_back(candidate.plan);
   }
   std::vector<std::optional<Estimate>> by_rank(plans.size());
-  ForEachInParallel(plans.size(), int(estimators.size()),
-                    [&](int thread, std::size_t i) {
-                      by_rank[i] =
-                          BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
-                                     ChoicesOfRank(space, plans[i].schedule));
-                    },
-                    {});
-  certificate.by_rank = std::ssize(plans);
+  certificate.not_by_rank =
+      InTime(plans.size(), estimators, options, [&](int thread, std::size_t i) {
+        by_rank[i] = BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
+                                ChoicesOfRank(space, plans[i].schedule));
+      });
+  certificate.by_rank = std::ssize(plans) - certificate.not_by_rank;
   for (const std::optional<Estimate>& estimate : by_rank) {
     if (!estimate) continue;
     // Of its layout without, whether the framework runs it or not.
@@ -293,11 +306,11 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
     split[i] = BestSplitOfAny(estimator, plan, space.memory_limit, space.choices,
                               has_fit ? fits->second->step : limit);
   };
-  ForEachInParallel(candidates.size(), int(estimators.size()), divide, {});
+  result.certificate.undivided = InTime(candidates.size(), estimators, options, divide);
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
-  ChooseByRank(space, estimators, candidates, top, all, result.certificate);
+  ChooseByRank(space, estimators, options, candidates, all, result.certificate);
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -346,6 +359,8 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
+  const bool split = options.split_layers && options.objective != Objective::kMemory;
+  const double for_visits = !split ? 1 : options.recompute_by_rank ? 0.8 : 0.95;
   const auto start = Clock::now();
   const auto until = [&](double share) -> std::optional<Clock::time_point> {
     if (!options.deadline) return {};
@@ -371,7 +386,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     }
   }
   Visited own =
-      Visit(space, order, ideal, estimators, options.part, {options.deadline, options.progress});
+      Visit(space, order, ideal, estimators, options.part, {until(for_visits), options.progress});
   if (options.deadline) Merge(own.findings, PlansOf(coarse));
   const Visited visited = Together(std::move(own), options.part);
   Merge(all, visited.findings);
@@ -392,10 +407,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     certificate.best_bound = std::min(certificate.best_bound, best);
     certificate.gap = best / certificate.best_bound - 1;
   }
-  const bool late = options.deadline && Clock::now() >= *options.deadline;
-  if (options.split_layers && options.objective != Objective::kMemory && !late) {
-    SplitLayers(space, estimators, options, all, result);
-  }
+  if (split) SplitLayers(space, estimators, options, all, result);
 
   result.searched = all.searched;
   result.rejected = all.rejected;

@@ -182,6 +182,9 @@ Json ToJson(const Certificate& c) {
       {"unvisited", c.unvisited},
       {"pruned", std::move(pruned)}};
   if (c.by_rank > 0) json["by_rank"] = {{"plans", c.by_rank}, {"faster", c.faster_by_rank}};
+  if (c.undivided > 0 || c.not_by_rank > 0) {
+    json["no_time"] = {{"layers", c.undivided}, {"by_rank", c.not_by_rank}};
+  }
   return json;
 }
 
