@@ -533,6 +533,14 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
       NoteError(line, "--choose", error);
     }
   }
+  for (const SweepAxis& axis : choices) {
+    for (const char* before : {"--", "--no-"}) {
+      const std::string flag = before + axis.name;
+      if (!line.Given(flag)) continue;
+      line.Problem("--choose", fmt::format("{} is searched, and {} is given too; give one of them",
+                                           axis.name, flag));
+    }
+  }
   CheckHtml(line, html);
   if (html && out && *html == *out) line.Problem("--html", "is the file of --out");
   CheckNotInput(line, "--html", html, flags.files());
