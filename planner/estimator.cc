@@ -1245,7 +1245,7 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   for (Seconds& time : e.time.items) time = time / copies_;
   e.time[TimeItem::kTensor] += micro_batches_ * costs[slow].split_more / copies_;
   const bool of_its_own =
-      !plan.rank_recompute.empty() ||
+      choices.size() > 1 ||
       (!plan.stage_layers.empty() &&
        plan.stage_layers !=
            LayersPerChunk(estimator_.model(), plan.pipeline, StagesPerCopy(plan) / plan.pipeline));
