@@ -456,7 +456,8 @@ TEST(ExportMegatron, RoundTripsButForWhatItSays) {
         EXPECT_TRUE(said.contains(field)) << field << " of\n" << text << WriteJob(again);
       }
     }
-    EXPECT_THAT(run.warnings, testing::IsEmpty()) << text;
+    // Heads that are not exchanged are said both ways.
+    EXPECT_EQ(run.warnings.size(), said.count("parallel.context_parallel_kind")) << text;
     if (HasFailure()) return;
   }
   // What can be said of a plan by Megatron's options, the plans above have had said.
