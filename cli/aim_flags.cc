@@ -50,8 +50,10 @@ void AimFlags::AddTo(CommandLine& line) {
       "cheapest differ between cluster sizes alone (default: throughput; cost with --price and no "
       "--deadline)");
   line.Text("--tokens", "N", tokens_, "to be trained in all: 15T, 300B");
-  line.Text("--deadline", "TIME", deadline_,
-            "for those, 30d or 12h: the smallest of the sizes that --nodes names which meets it");
+  line.Text(
+      "--deadline", "TIME", deadline_,
+      "for those, 30d or 12h: the smallest of the sizes that --nodes names which meets it; under "
+      "--robust by the step that it ranks by, as --price too");
   line.Number("--price", price_, {.min = 1e-3, .max = 1e6},
               "USD for a GPU and hour: what it costs, and the cheapest size");
 }

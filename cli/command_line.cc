@@ -152,6 +152,10 @@ const CommandLine::Option* CommandLine::Find(std::string_view name) const {
   return nullptr;
 }
 
+bool CommandLine::Given(std::string_view name) const {
+  return std::find(given_.begin(), given_.end(), name) != given_.end();
+}
+
 bool CommandLine::Parse(std::span<const std::string> args, std::ostream& out) {
   // Options that do not exist are dealt with first, so that the value behind one is not taken
   // for something else.
@@ -179,6 +183,7 @@ bool CommandLine::Parse(std::span<const std::string> args, std::ostream& out) {
       Problem(name, fmt::format("expected a value ({})", option->shown));
     } else if (option != nullptr) {
       known.push_back(arg);
+      given_.push_back(name);
       if (option->shown.empty() || inline_value) continue;
       // The next word is its value, whatever it looks like, unless it is an option.
       if (i + 1 == args.size() || args[i + 1].empty() ||

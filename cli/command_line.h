@@ -56,6 +56,9 @@ class CommandLine {
   // them; it has then been written to `out`.
   bool Parse(std::span<const std::string> args, std::ostream& out);
 
+  // Whether "--NAME" was among them.
+  bool Given(std::string_view name) const;
+
   // "OPTION: WHAT", or a whole line (or several) where there is no option to name.
   void Problem(std::string_view option, std::string_view what);
   void Problem(std::string_view lines);
@@ -91,7 +94,7 @@ class CommandLine {
   std::string positional_name_, positional_help_;
   std::vector<std::string>* positionals_ = nullptr;
   std::size_t most_positionals_ = 0;
-  std::vector<std::string> problems_, warnings_;
+  std::vector<std::string> problems_, warnings_, given_;
 };
 
 // Whole texts only: digits with an optional sign; a finite decimal.

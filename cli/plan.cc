@@ -256,6 +256,13 @@ SizeAnswer StartOf(const Job& job, SizeQuestion question) {
       .sizes = {}};
 }
 
+// By which the best plan is ranked under --robust; what was not drawn has the interval alone.
+std::optional<Seconds> HighOf(const PlanAnswer& answer) {
+  if (!answer.robust) return {};
+  const std::optional<RobustCost>& cost = answer.robust->costs.front();
+  return cost ? cost->high : answer.robust->interval_high * answer.plans().front().step();
+}
+
 ClusterSize SizeOf(const PlanAnswer& answer) {
   const ClusterConfig& cluster = answer.job.cluster;
   ClusterSize size{.nodes = cluster.nodes, .gpus = cluster.gpus(), .best = {}, .reason = {}};
@@ -263,6 +270,7 @@ ClusterSize SizeOf(const PlanAnswer& answer) {
     size.reason = Reason(answer);
   } else {
     size.best = answer.plans().front();
+    size.high = HighOf(answer);
     if (answer.options) size.options = answer.options->NameOf(answer.options->chosen);
   }
   return size;
@@ -305,9 +313,7 @@ PlanAnswer Solver::Best(const Job& job, const std::string& of) const {
     choice.reason = Reason(answer);
     if (answer.plans().empty()) continue;
     choice.best = answer.plans().front();
-    if (answer.robust && answer.robust->costs.front()) {
-      choice.high = answer.robust->costs.front()->high;
-    }
+    choice.high = HighOf(answer);
   }
   Choose(chosen, options.objective);
   chosen.chosen = ChosenByFirst(chosen.chosen);
@@ -525,6 +531,14 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
       choices = ParseChoices(*choose, job.model);
     } catch (const ConfigError& error) {
       NoteError(line, "--choose", error);
+    }
+  }
+  for (const SweepAxis& axis : choices) {
+    for (const char* before : {"--", "--no-"}) {
+      const std::string flag = before + axis.name;
+      if (!line.Given(flag)) continue;
+      line.Problem("--choose", fmt::format("{} is searched, and {} is given too; give one of them",
+                                           axis.name, flag));
     }
   }
   CheckHtml(line, html);

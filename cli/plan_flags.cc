@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/mistakes.h"
 #include "planner/estimator.h"
 #include "planner/feasibility.h"
 #include "planner/plan_filter.h"
+#include "report/text.h"
 
 namespace millwright {
 namespace {
@@ -148,6 +150,7 @@ void PlanFlags::ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) co
   constexpr std::int64_t kMostRanks = 1 << 16;
   std::string_view rest = *rank_recompute_;
   bool wrong = false;
+  std::set<std::string_view> shown;  // mistakes, each once
   for (bool last = false; !last;) {
     const std::size_t bar = rest.find('|');
     last = bar == std::string_view::npos;
@@ -160,12 +163,13 @@ void PlanFlags::ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) co
         ParseOfRank(several ? item.substr(digits + 1) : item);
     if (!recompute || !ranks || *ranks < 1 ||
         *ranks > kMostRanks - std::int64_t(plan.rank_recompute.size())) {
+      wrong = true;
+      if (!shown.insert(item).second) continue;
       line.Problem("--rank-recompute",
                    fmt::format("expected none, full, full(N), selective(MODULE,...), offload(N) or "
                                "selective(MODULE,...) offload(N), or Kx before one of them for K "
                                "ranks, divided by |, got \"{}\"",
                                Printable(item, kMostNameShown)));
-      wrong = true;
       continue;
     }
     plan.rank_recompute.insert(plan.rank_recompute.end(), std::size_t(*ranks), *recompute);
@@ -211,6 +215,35 @@ void PlanFlags::ResolveStageLayers(CommandLine& line, ParallelConfig& plan) cons
       return wrong(item);
     }
     plan.stage_layers.insert(plan.stage_layers.end(), std::size_t(*stages), int(*layers));
+  }
+}
+
+// More layers than there are is all of them, which is hardly what was meant.
+void PlanFlags::WarnOfLayers(CommandLine& line, const Job& job, const ParallelConfig& plan) const {
+  const char* of_all = recompute_ ? "--recompute" : "--offload-layers";
+  if (!recompute_ && !offload_layers_ && !rank_recompute_) return;
+  if (CheckPlan(job.model, job.training, job.cluster.gpu, job.cluster.gpus(), plan)) return;
+  std::vector<int> longest(std::size_t(plan.pipeline));  // chunk of each rank
+  for (const StageContent& stage : StagesOfPlan(job.model, plan)) {
+    for (const std::vector<int>& chunk : stage.chunks) {
+      int& most = longest[std::size_t(stage.ranks.front())];
+      most = std::max(most, int(chunk.size()));
+    }
+  }
+  const auto check = [&](const char* flag, const std::string& rank, const Recompute& recompute,
+                         int layers) {
+    if (std::max(recompute.full_layers, recompute.offload_layers) <= layers) return;
+    line.Warning(flag, fmt::format("{}{} is all of the {} that a stage has at most", rank,
+                                   ShortName(recompute), Counted(layers, "layer")));
+  };
+  if (plan.rank_recompute.empty()) {
+    check(rank_recompute_ ? "--rank-recompute" : of_all, "", plan.recompute,
+          *std::max_element(longest.begin(), longest.end()));
+    return;
+  }
+  for (std::size_t rank = 0; rank < plan.rank_recompute.size(); ++rank) {
+    check("--rank-recompute", fmt::format("rank {}: ", rank), plan.rank_recompute[rank],
+          longest[rank]);
   }
 }
 
@@ -261,6 +294,7 @@ ParallelConfig PlanFlags::Resolve(CommandLine& line, const Job& job, bool cluste
     const double model_ranks = 1.0 * p.tensor * p.context * p.pipeline;
     p.data = std::max(1, static_cast<int>(double(job.cluster.gpus()) / model_ranks));
   }
+  WarnOfLayers(line, job, p);
   return p;
 }
 

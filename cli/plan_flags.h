@@ -28,6 +28,7 @@ class PlanFlags {
  private:
   void ResolveRecompute(CommandLine& line, Recompute& recompute) const;
   void ResolveRankRecompute(CommandLine& line, ParallelConfig& plan) const;
+  void WarnOfLayers(CommandLine& line, const Job& job, const ParallelConfig& plan) const;
   void ResolveStageLayers(CommandLine& line, ParallelConfig& plan) const;
 
   std::optional<std::int64_t> tp_, cp_, pp_, vpp_, dp_, ep_, etp_, micro_batch_, zero_, zero_shard_,

@@ -12,15 +12,15 @@ constexpr Seconds kHour(3600);
 }  // namespace
 
 double SizeAnswer::TokensPerSecond(const ClusterSize& size) const {
-  return tokens_of_step / size.best->step().value;
+  return tokens_of_step / size.step().value;
 }
 
 double SizeAnswer::GpuHoursPerToken(const ClusterSize& size) const {
-  return double(size.gpus) * (size.best->step() / kHour) / tokens_of_step;
+  return double(size.gpus) * (size.step() / kHour) / tokens_of_step;
 }
 
 Seconds SizeAnswer::TimeOf(const ClusterSize& size) const {
-  return std::ceil(*question.tokens / tokens_of_step) * size.best->step();
+  return std::ceil(*question.tokens / tokens_of_step) * size.step();
 }
 
 double SizeAnswer::UsdOf(const ClusterSize& size) const {

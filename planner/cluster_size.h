@@ -30,8 +30,10 @@ struct ClusterSize {
   int nodes = 0;
   std::int64_t gpus = 0;
   std::optional<Contender> best;
-  std::string reason;        // why there is none
-  std::string options = {};  // of the training step, where they are searched
+  std::string reason;                // why there is none
+  std::string options = {};          // of the training step, where they are searched
+  std::optional<Seconds> high = {};  // by which the best was found, where that is not its step
+  Seconds step() const { return high.value_or(best->step()); }  // that all below goes by
 };
 
 struct SizeAnswer {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/check.h"
+#include "sim/schedule_timing.h"
 
 namespace millwright {
 namespace {
@@ -373,6 +374,14 @@ const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
                      shared.virtual_stages};
   const auto known = forms_.find(key);
   return known != forms_.end() ? &known->second : &forms_.emplace(key, shared).first->second;
+}
+
+const PipelineSchedule& Estimator::Orders(const ScheduleChoice& choice) const {
+  const FormsKey key{static_cast<int>(choice.kind), choice.pipeline, choice.micro_batches,
+                     choice.virtual_stages};
+  const auto known = orders_.find(key);
+  return known != orders_.end() ? known->second
+                                : orders_.emplace(key, BuildSchedule(choice)).first->second;
 }
 
 LayerPaths Estimator::PathsOf(const LayerShape& shape) const {
@@ -994,6 +1003,115 @@ PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
   return m;
 }
 
+namespace {
+
+// Of the layers of a rank's two chunks, whose forward and backward are pairs, the share that has
+// one of the other chunk beside it.
+double Paired(const StageContent& content) {
+  if (content.chunks.size() != 2 || content.total_layers == 0) return 1;
+  return 2.0 * double(std::min(content.chunks[0].size(), content.chunks[1].size())) /
+         content.total_layers;
+}
+
+}  // namespace
+
+// What of a stage's layers, embedding and head is in which of its chunks.
+std::vector<RankPassCosts> PipelineTerms::PassesOfChunks(std::size_t s,
+                                                         const RecomputeTerms& recompute,
+                                                         const Recompute& choice) const {
+  const StageContent& content = *stages_[s].content;
+  const bool split = forms_->splits_backward();
+  std::vector<RankPassCosts> chunks;
+  const auto add = [&](Seconds forward, Seconds backward, Seconds weight, Seconds split_more) {
+    const Seconds of_weight = split ? weight : weight - split_more;
+    chunks.back().forward += forward;
+    chunks.back().backward_weight += of_weight;
+    chunks.back().backward_input += backward + (split ? split_more : Seconds(0)) - of_weight;
+  };
+  for (const std::vector<int>& chunk : content.chunks) {
+    chunks.emplace_back();
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      const bool treated = choice.offload_layers > 0
+                               ? IsSpread(int(i), int(chunk.size()), choice.offload_layers)
+                               : choice.full_layers == 0 || int(i) < choice.full_layers;
+      const TreatedLayer& layer =
+          (treated ? recompute.TreatedOf(content) : recompute.RestOf(content))[chunk[i]];
+      add(layer.forward, layer.backward, layer.weight, layer.split_more);
+    }
+  }
+  return chunks;
+}
+
+PipelineTerms::Makespan PipelineTerms::WalkedMakespan(const ParallelConfig& plan,
+                                                      const RecomputeTerms& recompute,
+                                                      const Ranks& ranks,
+                                                      std::span<const StageCost> costs) const {
+  ScheduleChoice choice = ScheduleOf(plan, std::int64_t(micro_batches_));
+  const PipelineSchedule& whole = estimator_.Orders(ScheduleForms::Shared(choice));
+  const std::vector<Recompute> choices = plan.Recomputes();
+  ScheduleCosts of_stages{.stages = std::vector<PassCosts>(std::size_t(whole.stages())),
+                          .transfer = transfer_};
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageContent& content = *stages_[s].content;
+    const RankPassCosts passes = copies_ * PassCostsOf(costs[s]);
+    const double pair_share = 1 - Paired(content) * (1 - passes.overlapped / passes.work());
+    for (const int rank : content.ranks) {
+      std::vector<RankPassCosts> chunks =
+          PassesOfChunks(s, recompute, choices[std::size_t(content.treatment)]);
+      std::vector<std::size_t> of_rank;  // its stages, in the order of its chunks
+      for (std::size_t stage = 0; stage < whole.rank_of_stage.size(); ++stage) {
+        if (whole.rank_of_stage[stage] == rank) of_rank.push_back(stage);
+      }
+      RankPassCosts sum;
+      for (std::size_t c = 0; c < chunks.size(); ++c) {
+        RankPassCosts& chunk = chunks[c];
+        const auto add = [&](const PassTime& forward, const PassTime& backward, Seconds weight) {
+          chunk.forward += forward.total();
+          chunk.backward_input += backward.total() - weight;
+          chunk.backward_weight += weight;
+        };
+        if (whole.first_of_direction(int(of_rank[c]))) {
+          add(shape_.embedding_forward, shape_.embedding_backward, Seconds(0));
+        }
+        if (whole.last_of_direction(int(of_rank[c]))) {
+          add(shape_.head_forward, shape_.head_backward, shape_.head_weight);
+        }
+        sum += chunk;
+      }
+      // Copies, sharding and sends are shared out alike.
+      const auto part = [](Seconds whole_rank, Seconds chunk, Seconds all) {
+        return all.value > 0 ? chunk / all * whole_rank : Seconds(0);
+      };
+      for (std::size_t c = 0; c < chunks.size(); ++c) {
+        of_stages.stages[of_rank[c]] = {
+            .forward = part(passes.forward, chunks[c].forward, sum.forward),
+            .backward_input =
+                part(passes.backward_input, chunks[c].backward_input, sum.backward_input),
+            .backward_weight =
+                part(passes.backward_weight, chunks[c].backward_weight, sum.backward_weight),
+            .pair_share = pair_share};
+      }
+    }
+  }
+  const auto walk = [&](const PipelineSchedule& schedule) {
+    return TimeSchedule(schedule, of_stages, PassTimes::kLeaveOut).makespan;
+  };
+  Makespan result = MakespanOf(ranks);
+  const Seconds hidden = Paired(*stages_[ranks.slowest_stage].content) * result.hidden;
+  const Seconds own = result.total - result.transfers - result.bubble + result.hidden - hidden;
+  result.hidden = hidden;
+  result.total = walk(whole);
+  const double turns = (micro_batches_ - whole.micro_batches) / ranks_;
+  if (turns > 0) {
+    choice.micro_batches = whole.micro_batches + choice.pipeline;
+    result.total += turns * (walk(estimator_.Orders(choice)) - result.total);
+  }
+  result.total = std::max(result.total, own);
+  result.transfers = std::min(result.transfers, result.total - own);
+  result.bubble = result.total - result.transfers - own;
+  return result;
+}
+
 Seconds PipelineTerms::Step(const RecomputeTerms& recompute) const {
   const Ranks ranks = OverRanks<Ask::kTime>(recompute, [](std::size_t, const StageCost&) {});
   return MakespanOf(ranks).total + ranks.data + optimizer_;
@@ -1126,7 +1244,14 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   e.time[TimeItem::kExpert] = micro_batches_ * pass.expert;
   for (Seconds& time : e.time.items) time = time / copies_;
   e.time[TimeItem::kTensor] += micro_batches_ * costs[slow].split_more / copies_;
-  const Makespan makespan = MakespanOf(ranks);
+  const bool of_its_own =
+      choices.size() > 1 ||
+      (!plan.stage_layers.empty() &&
+       plan.stage_layers !=
+           LayersPerChunk(estimator_.model(), plan.pipeline, StagesPerCopy(plan) / plan.pipeline));
+  const Makespan makespan = forms_ != nullptr && of_its_own
+                                ? WalkedMakespan(plan, recompute, ranks, costs)
+                                : MakespanOf(ranks);
   Hide(makespan.hidden, e.time);
   e.time[TimeItem::kHost] = micro_batches_ * (costs[slow].forward_wait + costs[slow].backward_wait);
   e.time[TimeItem::kPipeline] = makespan.transfers + 2 * micro_batches_ * send_;

@@ -7,7 +7,10 @@
 // optimizer.  That is 1F1B, plain or interleaved; of every other schedule the first part is the
 // slowest rank's work and what the orders leave idle beside it (sim/schedule_forms).  Exact for
 // equal stages with nothing contending; for uneven ones the simulator is the measure:
-// tests/planner/cross_check_test.cc states how close they are.
+// tests/planner/cross_check_test.cc states how close they are.  Of a plan with layers or
+// recomputation of its own for each stage the orders of these other schedules are walked with every
+// pass as long as its stage's (sim/schedule_timing), since what a rank waits for is in which of its
+// stages the work is: in Itemise alone, the search's candidates have none.
 //
 // Two doors to the same arithmetic: Itemise() for one plan, with every item; and, for the search,
 // CostShape() once per layer shape, PipelineTerms once per pipeline and sharding, and then
@@ -175,6 +178,7 @@ class Estimator {
   Seconds Transfer(const ShapeCosts& shape, const PathProfile& path) const;
   // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
   const ScheduleForms* Forms(const ScheduleChoice& choice) const;
+  const PipelineSchedule& Orders(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
  private:
@@ -189,6 +193,7 @@ class Estimator {
   mutable std::map<std::array<std::int64_t, 4>, PathProfile> scattered_;
   using FormsKey = std::array<int, 4>;  // kind, pipeline, micro-batches, chunks
   mutable std::map<FormsKey, ScheduleForms> forms_;
+  mutable std::map<FormsKey, PipelineSchedule> orders_;
   Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss
 };
 
@@ -338,6 +343,10 @@ class PipelineTerms {
   Ranks OverRanks(const RecomputeTerms& recompute, const Each& each) const;
   Makespan MakespanOf(const Ranks& ranks) const;
   Makespan FormsMakespan(const Ranks& ranks) const;
+  Makespan WalkedMakespan(const ParallelConfig& plan, const RecomputeTerms& recompute,
+                          const Ranks& ranks, std::span<const StageCost> costs) const;
+  std::vector<RankPassCosts> PassesOfChunks(std::size_t s, const RecomputeTerms& recompute,
+                                            const Recompute& choice) const;
   RankPassCosts PassCostsOf(const StageCost& cost) const;
   StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute, Ask ask) const;
   double InFlight1F1B(int rank) const;

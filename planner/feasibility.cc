@@ -177,6 +177,11 @@ Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequenc
   return {};
 }
 
+int KeyValueHeads(const ModelConfig& model, int tensor) {
+  return model.latent ? model.num_attention_heads / tensor
+                      : std::max(1, model.num_query_groups / tensor);
+}
+
 Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
                      const ParallelConfig& plan) {
   const int context = plan.context, tensor = plan.tensor, inner = plan.context_ulysses;
@@ -215,8 +220,7 @@ Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
                   "{} attention heads are not divisible by tp {} x {}", model.num_attention_heads,
                   tensor, of());
   }
-  const int groups = model.latent ? model.num_attention_heads / tensor
-                                  : std::max(1, model.num_query_groups / tensor);
+  const int groups = KeyValueHeads(model, tensor);
   if (ulysses > 1 && groups % ulysses != 0 && ulysses % groups != 0) {
     return Reject(RejectionReason::kUlyssesHeads,
                   "{} KV heads of a rank cannot be split over or replicated on {}", groups, of());

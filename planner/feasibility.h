@@ -59,6 +59,8 @@ using Verdict = std::optional<Rejection>;  // nullopt: fine
 Verdict CheckPrecision(const GpuSpec& gpu, const TrainingConfig& training);
 Verdict CheckTensor(const ModelConfig& model, int tensor);
 Verdict CheckSequenceParallel(const ModelConfig& model, int tensor, bool sequence_parallel);
+// Of one tensor rank; those that more tensor ranks than heads share count for each of them.
+int KeyValueHeads(const ModelConfig& model, int tensor);
 Verdict CheckContext(const ModelConfig& model, const TrainingConfig& training,
                      const ParallelConfig& plan);
 Verdict CheckExpert(const ModelConfig& model, int expert, int expert_tensor);

@@ -120,15 +120,16 @@ std::optional<RankedPlan> Findings::NearestMiss() const {
 }
 
 void Merge(Findings& into, const Findings& from) {
-  const auto best = [&](auto& all, const auto& more) {
+  const auto keep = [&](Objective objective, auto& all, const auto& more) {
     for (const auto& [key, plan] : more) {
       std::optional<RankedPlan>& slot = all[key];
-      if (plan && (!slot || Better(into.objective, *plan, *slot))) slot = plan;
+      if (plan && (!slot || Better(objective, *plan, *slot))) slot = plan;
     }
   };
-  best(into.best, from.best);
-  best(into.near, from.near);
-  best(into.by_rank, from.by_rank);
+  keep(into.objective, into.best, from.best);
+  keep(into.objective, into.near, from.near);
+  keep(into.objective, into.by_rank, from.by_rank);
+  keep(Objective::kMemory, into.least, from.least);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
   into.searched += from.searched;
   for (std::size_t i = 0; i < kBounds; ++i) into.ruled_out[i] += from.ruled_out[i];

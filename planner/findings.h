@@ -87,6 +87,9 @@ struct Findings {
   // And the fastest where each stage has the fastest choice of recomputation with which it fits:
   // the plan without one, and its step with them.
   std::map<LayoutKey, std::optional<RankedPlan>> by_rank;
+  // Where no limit to what is of interest is known yet: of the pipelines that do not fit the one
+  // that needs least memory, which may fit with its layers divided otherwise.
+  std::map<LayoutKey, std::optional<RankedPlan>> least;
   ParetoFront pareto;
   std::int64_t searched = 0;                      // costed, whether they fit or not
   std::array<std::int64_t, kBounds> ruled_out{};  // candidates

@@ -97,7 +97,7 @@ void MaybeFields(Io& io, Optional& plan) {
 
 std::string BytesOf(const Findings& findings) {
   Writer io;
-  for (const auto* plans : {&findings.best, &findings.near, &findings.by_rank}) {
+  for (const auto* plans : {&findings.best, &findings.near, &findings.by_rank, &findings.least}) {
     io(plans->size());
     for (const auto& [key, plan] : *plans) {
       io(key);
@@ -120,7 +120,7 @@ Findings FindingsOf(std::string_view bytes) {
   Reader io(bytes);
   Findings findings;
   std::size_t count = 0;
-  for (auto* plans : {&findings.best, &findings.near, &findings.by_rank}) {
+  for (auto* plans : {&findings.best, &findings.near, &findings.by_rank, &findings.least}) {
     io(count);
     for (std::size_t i = 0; i < count; ++i) {
       LayoutKey key{};

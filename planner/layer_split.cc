@@ -490,6 +490,40 @@ std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConf
   return std::move(improved.best());
 }
 
+std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const ParallelConfig& plan,
+                                       Bytes memory_limit, std::span<const Recompute> choices,
+                                       Seconds limit) {
+  if (!CanSplit(plan)) return {};
+  const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
+  std::vector<TreatedChoice> treated;
+  for (const Recompute& choice : choices) treated.push_back({&choice, shape.Treat(choice)});
+  struct Candidate {
+    ParallelConfig plan;
+    Seconds step;
+    Bytes kept;  // of a micro-batch by a layer of each kind
+  };
+  std::vector<Candidate> candidates;
+  for (const TreatedChoice& choice : Undominated(treated)) {
+    Candidate candidate{.plan = plan, .step{}, .kept{}};
+    candidate.plan.recompute = *choice.recompute;
+    candidate.step = estimator.Itemise(candidate.plan).step;
+    for (const TreatedLayer& layer : choice.treated) candidate.kept += layer.saved;
+    if (candidate.step < limit) candidates.push_back(std::move(candidate));
+  }
+  if (candidates.empty()) return {};
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
+  std::optional<Estimate> best = BestSplit(estimator, candidates.front().plan, memory_limit);
+  if (!best) return {};
+  std::stable_sort(candidates.begin() + 1, candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
+  for (std::size_t i = 1; i < candidates.size() && candidates[i].step < best->step; ++i) {
+    std::optional<Estimate> other = BestSplit(estimator, candidates[i].plan, memory_limit);
+    if (other && other->step < best->step) best = std::move(other);
+  }
+  return best;
+}
+
 std::optional<Estimate> BestByRank(const Estimator& estimator, const ParallelConfig& plan,
                                    Bytes memory_limit, std::span<const Recompute> choices) {
   if (plan.pipeline == 1 || choices.empty()) return {};

@@ -47,6 +47,13 @@ bool CanSplit(const ParallelConfig& plan);
 std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConfig& plan,
                                   Bytes memory_limit);
 
+// Of a plan that does not fit: the same with one of `choices` on all ranks, the fastest of those
+// with which a split fits and which, with the plan's own layers, take less than `limit`.  Empty
+// where no split fits with the one of them that keeps least.
+std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const ParallelConfig& plan,
+                                       Bytes memory_limit, std::span<const Recompute> choices,
+                                       Seconds limit);
+
 // The same with the best of `choices` on each pipeline rank, and with layers divided anew or as
 // they are, whichever is faster.  Offloading among the choices must go with the plan's schedule.
 std::optional<Estimate> BestByRank(const Estimator& estimator, const ParallelConfig& plan,

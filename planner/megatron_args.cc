@@ -12,6 +12,7 @@
 #include "core/mistakes.h"
 #include "core/shell_words.h"
 #include "cost_models/pipeline.h"
+#include "planner/feasibility.h"
 #include "planner/megatron_options.h"
 
 namespace millwright {
@@ -789,6 +790,10 @@ class Interpreter {
     } else if (first == "allgather") {
       Warn("--cp-comm-type", "allgather is costed as a ring");
     }
+    if (const std::string why = RefusedExchange(run_.job.model, p);
+        reading_.model && !why.empty()) {
+      Warn("--cp-comm-type", fmt::format("is costed, but would not run: {}", why));
+    }
   }
 
   // Of a2a+p2p the ranks of an all-to-all, then those of the ring of them.
@@ -1216,6 +1221,16 @@ std::vector<LayoutStage> ParsePipelineLayout(std::string_view layout) {
     fail("begins with the embedding E and ends with the loss L");
   }
   return stages;
+}
+
+std::string RefusedExchange(const ModelConfig& model, const ParallelConfig& plan) {
+  const int ranks = plan.ulysses_ranks(), heads = KeyValueHeads(model, plan.tensor);
+  if (ranks == 1 || heads % ranks == 0) return {};
+  return fmt::format(
+      "Transformer Engine asserts that KV heads divide by the ranks that exchange them, and {} of "
+      "a "
+      "tensor rank {} not divide by {}",
+      heads, heads == 1 ? "does" : "do", ranks);
 }
 
 }  // namespace millwright

@@ -56,4 +56,10 @@ struct LayoutStage {
 };
 std::vector<LayoutStage> ParsePipelineLayout(std::string_view layout);
 
+// Why Transformer Engine refuses to exchange the heads of the plan's context ranks; empty where it
+// does not.  AttnFuncWithCPAndQKVOA2A of its context_parallel.py asserts that heads and KV heads of
+// a rank divide by the ranks of an all-to-all, where Millwright's Ulysses copies KV heads that are
+// fewer.
+std::string RefusedExchange(const ModelConfig& model, const ParallelConfig& plan);
+
 }  // namespace millwright

@@ -114,6 +114,16 @@ std::string_view AcceptedValues(Knob knob) {
   return {};
 }
 
+// Of a plan that recomputes by rank, as reports write it: 2xfull(3), or none offload(2).
+constexpr std::string_view kOfRanks =
+    "; | stands between values of which each is allowed, on any rank: what becomes of a choice for "
+    "each rank says estimate --rank-recompute";
+bool IsOfRanks(Knob knob, std::string_view value) {
+  const std::size_t digits = std::min(value.find_first_not_of("0123456789"), value.size());
+  return knob == Knob::kRecompute && ((digits > 0 && value.substr(digits).starts_with('x')) ||
+                                      value.find("offload(") != std::string_view::npos);
+}
+
 std::optional<int> ParseValue(Knob knob, std::string_view text) {
   switch (knob) {
     case Knob::kSp:
@@ -228,8 +238,9 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
         term.values.push_back(*number);
         continue;
       }
-      problems.push_back(fmt::format("{}at {}: expected {}, got \"{}\"", where, name,
-                                     AcceptedValues(term.knob), Printable(value, kMost)));
+      problems.push_back(fmt::format("{}at {}: expected {}, got \"{}\"{}", where, name,
+                                     AcceptedValues(term.knob), Printable(value, kMost),
+                                     IsOfRanks(term.knob, value) ? kOfRanks : ""));
     }
     terms_.push_back(std::move(term));
   }

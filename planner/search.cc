@@ -209,17 +209,32 @@ void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& sp
   }
 }
 
+// Does `work` for the first items while there is time, and says how many are left.
+std::int64_t InTime(std::size_t items, const Estimators& estimators, const SearchOptions& options,
+                    const std::function<void(int, std::size_t)>& work) {
+  std::atomic<std::int64_t> left = 0;
+  ForEachInParallel(items, int(estimators.size()),
+                    [&](int thread, std::size_t i) {
+                      if (options.deadline && Clock::now() >= *options.deadline) {
+                        ++left;
+                      } else {
+                        work(thread, i);
+                      }
+                    },
+                    {});
+  return left;
+}
+
 // Chooses recomputation for each rank of the candidates, and of the `top` plans that were fastest
 // with it where ranks with the same layers had to do the same.
-void ChooseByRank(const Space& space, const Estimators& estimators,
-                  std::vector<RankedPlan> candidates, int top, Findings& all,
-                  Certificate& certificate) {
+void ChooseByRank(const Space& space, const Estimators& estimators, const SearchOptions& options,
+                  std::vector<RankedPlan> candidates, Findings& all, Certificate& certificate) {
   std::vector<RankedPlan> found;
   for (const auto& [key, plan] : all.by_rank) {
     if (plan) found.push_back(*plan);
   }
   std::sort(found.begin(), found.end(), Before);
-  if (int(found.size()) > top) found.resize(std::size_t(top));
+  if (int(found.size()) > options.top) found.resize(std::size_t(options.top));
   candidates.insert(candidates.end(), found.begin(), found.end());
   std::vector<ParallelConfig> plans;
   std::set<std::string> seen;  // without their recomputation, which is chosen anew
@@ -229,14 +244,12 @@ void ChooseByRank(const Space& space, const Estimators& estimators,
     if (plain.pipeline > 1 && seen.insert(ShortName(plain)).second) plans.push_back(candidate.plan);
   }
   std::vector<std::optional<Estimate>> by_rank(plans.size());
-  ForEachInParallel(plans.size(), int(estimators.size()),
-                    [&](int thread, std::size_t i) {
-                      by_rank[i] =
-                          BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
-                                     ChoicesOfRank(space, plans[i].schedule));
-                    },
-                    {});
-  certificate.by_rank = std::ssize(plans);
+  certificate.not_by_rank =
+      InTime(plans.size(), estimators, options, [&](int thread, std::size_t i) {
+        by_rank[i] = BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
+                                ChoicesOfRank(space, plans[i].schedule));
+      });
+  certificate.by_rank = std::ssize(plans) - certificate.not_by_rank;
   for (const std::optional<Estimate>& estimate : by_rank) {
     if (!estimate) continue;
     // Of its layout without, whether the framework runs it or not.
@@ -254,7 +267,9 @@ void ChooseByRank(const Space& space, const Estimators& estimators,
 }
 
 // Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
-// that nearly fit; and chooses recomputation for each of their ranks, where that is asked for.
+// that nearly fit, with their own recomputation or what makes them fit; where fewer layouts fit,
+// of what comes nearest in the others too; and chooses recomputation for each of their ranks, where
+// that is asked for.
 void SplitLayers(const Space& space, const Estimators& estimators, const SearchOptions& options,
                  Findings& all, SearchResult& result) {
   const int top = options.top;
@@ -269,19 +284,33 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   }
   std::sort(near.begin(), near.end(), Before);
   if (int(near.size()) > top) near.resize(std::size_t(top));
+  // Where layouts are few, of each in which nothing fits as it is what comes nearest.
+  std::vector<RankedPlan> least;
+  for (const auto& [key, plan] : all.least) {
+    if (!enough && plan && !all.best[key]) least.push_back(*plan);
+  }
+  std::sort(least.begin(), least.end(), Smaller);
+  if (int(least.size()) > top) least.resize(std::size_t(top));
+  const std::size_t fit = candidates.size(), fit_or_near = fit + near.size();
   candidates.insert(candidates.end(), near.begin(), near.end());
+  candidates.insert(candidates.end(), least.begin(), least.end());
 
   std::vector<std::optional<Estimate>> split(candidates.size());
-  ForEachInParallel(candidates.size(), int(estimators.size()),
-                    [&](int thread, std::size_t i) {
-                      split[i] = BestSplit(estimators[std::size_t(thread)], candidates[i].plan,
-                                           space.memory_limit);
-                    },
-                    {});
+  const auto divide = [&](int thread, std::size_t i) {
+    const Estimator& estimator = estimators[std::size_t(thread)];
+    const ParallelConfig& plan = candidates[i].plan;
+    if (i < fit_or_near) split[i] = BestSplit(estimator, plan, space.memory_limit);
+    if (i < fit || split[i]) return;
+    const auto fits = all.best.find(KeyOf(plan, space.training));
+    const bool has_fit = fits != all.best.end() && fits->second;
+    split[i] = BestSplitOfAny(estimator, plan, space.memory_limit, space.choices,
+                              has_fit ? fits->second->step : limit);
+  };
+  result.certificate.undivided = InTime(candidates.size(), estimators, options, divide);
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
-  ChooseByRank(space, estimators, candidates, top, all, result.certificate);
+  ChooseByRank(space, estimators, options, candidates, all, result.certificate);
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -330,6 +359,8 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
+  const bool split = options.split_layers && options.objective != Objective::kMemory;
+  const double for_visits = !split ? 1 : options.recompute_by_rank ? 0.8 : 0.95;
   const auto start = Clock::now();
   const auto until = [&](double share) -> std::optional<Clock::time_point> {
     if (!options.deadline) return {};
@@ -355,7 +386,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     }
   }
   Visited own =
-      Visit(space, order, ideal, estimators, options.part, {options.deadline, options.progress});
+      Visit(space, order, ideal, estimators, options.part, {until(for_visits), options.progress});
   if (options.deadline) Merge(own.findings, PlansOf(coarse));
   const Visited visited = Together(std::move(own), options.part);
   Merge(all, visited.findings);
@@ -376,10 +407,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     certificate.best_bound = std::min(certificate.best_bound, best);
     certificate.gap = best / certificate.best_bound - 1;
   }
-  const bool late = options.deadline && Clock::now() >= *options.deadline;
-  if (options.split_layers && options.objective != Objective::kMemory && !late) {
-    SplitLayers(space, estimators, options, all, result);
-  }
+  if (split) SplitLayers(space, estimators, options, all, result);
 
   result.searched = all.searched;
   result.rejected = all.rejected;

@@ -60,7 +60,8 @@ struct SearchOptions {
   bool recompute_by_rank = false;  // of the best; where layers may be divided (planner/layer_split)
   PlanFilter filter;
   // Stop looking then, with the best so far.  What is looked at first depends on it: branches whose
-  // work alone takes least.
+  // work alone takes least.  A share of the time is kept for dividing layers, and recomputation by
+  // rank, of the best that were found.
   std::optional<std::chrono::steady_clock::time_point> deadline;
   Objective objective = Objective::kThroughput;
   SearchPart part;
@@ -82,6 +83,9 @@ struct Certificate {
   // Plans for which recomputation was chosen by rank, and those of them that are faster than their
   // layout without; no candidates, and under no bound.
   std::int64_t by_rank = 0, faster_by_rank = 0;
+  // For which there was no time before the deadline: plans whose layers would have been divided
+  // anew, and such whose recomputation would have been chosen by rank.
+  std::int64_t undivided = 0, not_by_rank = 0;
   bool exact() const { return unvisited == 0; }
 };
 

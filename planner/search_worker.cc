@@ -2,6 +2,7 @@
 #include "planner/search_worker.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace millwright {
 namespace {
@@ -246,6 +247,8 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
   by_rank_ = space_.by_rank && plan.pipeline > 1 && FollowsFromStages(plan.schedule)
                  ? &findings_.by_rank[key]
                  : nullptr;
+  least_miss_ =
+      plan.pipeline > 1 && std::isinf(space_.table_limit.value) ? &findings_.least[key] : nullptr;
   const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(terms, layout, plan);
@@ -304,12 +307,16 @@ void SearchWorker::CostHopeless(PipelineTerms& terms, const PipelineLayout& layo
   ForEachChoice(layout, plan.schedule, [&](const RecomputeTerms&, const Recompute&) { ++open; });
   std::optional<RankedPlan>& nearest =
       findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
-  // It may still be the nearest miss.
-  if (!nearest || terms.FloorPeak() <= nearest->peak || space_.exhaustive) {
+  // It may still be the nearest miss; or fit where stages with embedding or head have fewer layers.
+  const bool may_divide =
+      least_miss_ != nullptr && terms.FloorPeak() <= kNearlyFits * space_.memory_limit;
+  if (!nearest || terms.FloorPeak() <= nearest->peak || may_divide || space_.exhaustive) {
     terms.SetInFlight();
     ForEachChoice(layout, plan.schedule,
                   [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
-                    Approach(nearest, terms.Cost(recompute_terms), plan, recompute);
+                    const QuickCost cost = terms.Cost(recompute_terms);
+                    Approach(nearest, cost, plan, recompute);
+                    if (may_divide) Approach(*least_miss_, cost, plan, recompute);
                   });
   }
   if (space_.exhaustive) {
@@ -340,6 +347,7 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
     if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit) keep_better(*near_);
+    if (least_miss_ != nullptr) Approach(*least_miss_, cost, plan, recompute);
     return;
   }
   if (!HostHolds(cost.host, space_.cluster.config().host_memory)) {

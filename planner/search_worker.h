@@ -76,6 +76,7 @@ class SearchWorker {
   std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
   std::optional<RankedPlan>* near_ = nullptr;
   std::optional<RankedPlan>* by_rank_ = nullptr;
+  std::optional<RankedPlan>* least_miss_ = nullptr;
 };
 
 }  // namespace millwright

@@ -182,6 +182,9 @@ Json ToJson(const Certificate& c) {
       {"unvisited", c.unvisited},
       {"pruned", std::move(pruned)}};
   if (c.by_rank > 0) json["by_rank"] = {{"plans", c.by_rank}, {"faster", c.faster_by_rank}};
+  if (c.undivided > 0 || c.not_by_rank > 0) {
+    json["no_time"] = {{"layers", c.undivided}, {"by_rank", c.not_by_rank}};
+  }
   return json;
 }
 
@@ -256,6 +259,7 @@ Json ToJson(const SizeAnswer& answer, const ModelConfig& model) {
          {"fits", size.best.has_value()},
          {"reason", size.best ? Json(nullptr) : Json(size.reason)},
          {"step_time_s", of(true, [&] { return size.best->step().value; })},
+         {"high_s", of(size.high.has_value(), [&] { return size.high->value; })},
          {"tokens_per_s", of(true, [&] { return answer.TokensPerSecond(size); })},
          {"gpu_hours_per_m_tokens", of(true, [&] { return 1e6 * answer.GpuHoursPerToken(size); })},
          {"time_s", of(q.tokens.has_value(), [&] { return answer.TimeOf(size).value; })},

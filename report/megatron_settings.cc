@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/megatron_args.h"
 #include "sim/schedule.h"
 
 namespace millwright {
@@ -491,6 +492,10 @@ std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes
   s.Value("--context-parallel-size", p.context);
   if (p.context > 1 || p.context_kind != ContextParallelKind::kRing) {
     s.Value("--cp-comm-type", MegatronName(p.context_kind));
+  }
+  if (const std::string refused = RefusedExchange(job.model, p); !refused.empty()) {
+    notes.Cannot("parallel.context_parallel_kind",
+                 fmt::format("--cp-comm-type {}: {}", MegatronName(p.context_kind), refused));
   }
   if (p.context_kind == ContextParallelKind::kNested) {
     s.Value("--hierarchical-context-parallel-sizes", p.ulysses_ranks(), p.ring_ranks());

@@ -391,6 +391,14 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
         Counted(c.by_rank, "plan"), FormatInteger(c.faster_by_rank),
         c.faster_by_rank == 1 ? "is" : "are");
   }
+  if (c.undivided > 0) {
+    text += fmt::format(". For {} there was no time to divide the layers anew",
+                        Counted(c.undivided, "plan"));
+  }
+  if (c.not_by_rank > 0) {
+    text += fmt::format(". For {} there was no time to choose recomputation by rank",
+                        Counted(c.not_by_rank, "plan"));
+  }
   return Wrapped(text + '.', style.width, 2) + '\n';
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/unit_text.h"
@@ -13,6 +14,16 @@ namespace {
 
 std::string Usd(double usd) {
   return usd >= 1e6 ? fmt::format("{:.3g} M", usd / 1e6) : FormatInteger(std::llround(usd));
+}
+
+bool ByDraws(const SizeAnswer& answer) {
+  return std::any_of(answer.sizes.begin(), answer.sizes.end(),
+                     [](const ClusterSize& size) { return size.high.has_value(); });
+}
+
+// What the numbers of a size are by, where that is not the step itself.
+std::string_view How(const SizeAnswer& answer) {
+  return ByDraws(answer) ? " (by the step that --robust ranks by)" : "";
 }
 
 }  // namespace
@@ -28,8 +39,9 @@ std::string SizeSentence(const SizeAnswer& answer) {
   const std::string nodes = Counted(size.nodes, "node");
   std::string what;
   if (!answer.met) {
-    return fmt::format("No size trains {} within {}: the fastest, {}, takes {}.", tokens,
-                       FormatSeconds(*q.deadline), nodes, FormatSeconds(answer.TimeOf(size)));
+    return fmt::format("No size trains {} within {}: the fastest, {}, takes {}{}.", tokens,
+                       FormatSeconds(*q.deadline), nodes, FormatSeconds(answer.TimeOf(size)),
+                       How(answer));
   }
   switch (q.objective) {
     case Objective::kThroughput:
@@ -58,13 +70,16 @@ std::string SizeSentence(const SizeAnswer& answer) {
     text +=
         fmt::format(", {} tokens/USD", FormatRate(1 / (*q.price * answer.GpuHoursPerToken(size))));
   }
-  return text + '.';
+  return fmt::format("{}{}.", text, How(answer));
 }
 
 std::string SizeText(const SizeAnswer& answer, const Style& style) {
   const SizeQuestion& q = answer.question;
   TextTable table;
-  for (const char* title : {"nodes", "GPUs", "step", "tokens/s", "tok/s/GPU"}) table.Column(title);
+  const bool by_draws = ByDraws(answer);
+  for (const char* title : {"nodes", "GPUs", "step"}) table.Column(title);
+  if (by_draws) table.Column("95% and interval");
+  for (const char* title : {"tokens/s", "tok/s/GPU"}) table.Column(title);
   if (q.tokens) table.Column("in all");
   if (q.tokens && q.price) table.Column("USD");
   if (q.price) table.Column("tokens/USD");
@@ -77,6 +92,7 @@ std::string SizeText(const SizeAnswer& answer, const Style& style) {
       row.push_back(size.best ? std::string(text()) : "-");
     };
     add([&] { return PerStep(size.best->step()); });
+    if (by_draws) add([&] { return PerStep(size.step()); });
     add([&] { return FormatRate(answer.TokensPerSecond(size)); });
     add([&] { return FormatRate(answer.TokensPerSecond(size) / double(size.gpus)); });
     if (q.tokens) add([&] { return FormatSeconds(answer.TimeOf(size)); });

@@ -22,7 +22,8 @@ struct Stage {
   int rank;
   int previous_rank, next_rank;  // of the stages before and after it; -1: none
   double forward, backward_input, backward_weight;
-  double overlapped;                   // kNotYet: the sum
+  double overlapped;                   // kNotYet: of the sum
+  double pair_share;                   //   so much
   double more_forward, more_backward;  // what embedding and head add to a pair
 };
 
@@ -46,12 +47,12 @@ class Walk {
         ends_(2 * std::size_t(schedule.stages()) * micro_batches_, kNotYet),
         ranks_(schedule.orders.size()) {
     const std::size_t given = costs.stages.size();
-    MILLWRIGHT_CHECK(given == 1 || given == std::size_t(schedule.stages_per_direction()));
+    MILLWRIGHT_CHECK(given == 1 || given == std::size_t(schedule.stages_per_direction()) ||
+                     given == std::size_t(schedule.stages()));
     const auto rank = [&](int stage) { return schedule.rank_of_stage[std::size_t(stage)]; };
     for (int s = 0; s < schedule.stages(); ++s) {
       const bool first = schedule.first_of_direction(s), last = schedule.last_of_direction(s);
-      const PassCosts& own =
-          costs.stages[given == 1 ? 0 : std::size_t(s % schedule.stages_per_direction())];
+      const PassCosts& own = costs.stages[std::size_t(s) % given];
       PassCosts more;
       for (const PassCosts* end : {first ? &costs.first : nullptr, last ? &costs.last : nullptr}) {
         if (end == nullptr) continue;
@@ -66,6 +67,7 @@ class Walk {
                         .backward_input = (own.backward_input + more.backward_input).value,
                         .backward_weight = (own.backward_weight + more.backward_weight).value,
                         .overlapped = own.overlapped.value_or(Seconds(kNotYet)).value,
+                        .pair_share = own.pair_share,
                         .more_forward = more.forward.value,
                         .more_backward = (more.backward_input + more.backward_weight).value};
       for (const double cost : {stage.forward, stage.backward_input, stage.backward_weight}) {
@@ -154,7 +156,7 @@ class Walk {
 
   double Cost(const Pass& forward, const Pass& backward) const {
     const Stage& stage = stages_[forward.stage];
-    if (stage.overlapped == kNotYet) return Cost(forward) + Cost(backward);
+    if (stage.overlapped == kNotYet) return stage.pair_share * (Cost(forward) + Cost(backward));
     return stage.overlapped + stage.more_forward + stages_[backward.stage].more_backward;
   }
 

@@ -28,10 +28,12 @@ struct PassCosts {
   Seconds backward_weight{};
   // F of this stage overlapped with the BW of another stage of its rank; by default the sum.
   std::optional<Seconds> overlapped{};
+  // Of that sum what such a pair takes, where no time of its own is given.
+  double pair_share = 1;
 };
 
 struct ScheduleCosts {
-  // Of each stage of one direction, or one entry for all of them.
+  // Of each stage, of each stage of one direction, or one entry for all of them.
   std::vector<PassCosts> stages;
   Seconds transfer{};
   // Added to the first stage of a direction (embedding) and to the last (head and loss), also where

@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "core/mistakes.h"
+
 namespace millwright {
 namespace {
 
@@ -31,6 +33,18 @@ ExecutedRunsReport CompareWithExecuted(std::span<const std::string> files,
     Gather(mistakes, [&] {
       report.results.push_back({file, ParseExecutedRun(file, ReadTextFile(file)), {}});
     });
+  }
+  // A step counts once.
+  for (std::size_t i = 0; i < report.results.size(); ++i) {
+    const std::string text = WriteExecutedRun(report.results[i].run);
+    for (std::size_t other = 0; other < i; ++other) {
+      if (WriteExecutedRun(report.results[other].run) != text) continue;
+      Gather(mistakes, [&] {
+        throw ConfigError(fmt::format("{}: holds the same step as {}; expected each step once",
+                                      report.results[i].file, report.results[other].file));
+      });
+      break;
+    }
   }
   // Of each file of curves, read once.
   std::map<std::string, GpuCurves> read;
@@ -61,6 +75,12 @@ ExecutedRunsReport CompareWithExecuted(std::span<const std::string> files,
       if (curves && !calibration && curves->provenance != result.run.calibration) {
         report.warnings.push_back(fmt::format(
             "{}: {} holds other curves now than when the step was executed", result.file, *file));
+      }
+      if (curves && !SameName(curves->gpu, result.run.job.cluster.gpu.name)) {
+        report.warnings.push_back(
+            fmt::format("{}: was executed on {}, and {} is of {}", result.file,
+                        Printable(result.run.job.cluster.gpu.name, kMostNameShown), *file,
+                        Printable(curves->gpu, kMostNameShown)));
       }
       result.comparison = PredictRun(result.run, workload, curves, file.value_or("")).comparison;
     });

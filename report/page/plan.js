@@ -305,6 +305,7 @@ function sizesSection({sizes, chosen_nodes: chosen, tokens, usd_per_gpu_hour: pr
   const integer = d3.format(","), times = tokens !== null, costs = price !== null;
   const columns = [["nodes", (size) => size.nodes], ["GPUs", (size) => size.gpus],
     ["step", (size) => seconds(size.step_time_s)],
+    sizes.some((size) => size.high_s) && ["95% and interval", (size) => seconds(size.high_s)],
     ["tokens/s", (size) => integer(Math.round(size.tokens_per_s))],
     ["tokens/s/GPU", (size) => integer(Math.round(size.tokens_per_s / size.gpus))],
     times && ["in all", (size) => days(size.time_s)],

@@ -203,6 +203,26 @@ TEST_F(BadInput, Filters) {
             "cp, cp_kind, pp, vpp, dp, ep, etp, micro_batch, zero, zero_shard, recompute, offload, "
             "schedule, order, cp_ulysses\n"
             "millwright: --explain: expected knob=value, got \"foo\"\n");
+  const std::string expected =
+      "millwright: --explain: at recompute: expected none, selective, full, full(all), full(N) or "
+      "selective(MODULE,...), modules core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, got ";
+  const std::string of_ranks =
+      "; | stands between values of which each is allowed, on any rank: what becomes of a choice "
+      "for each rank says estimate --rank-recompute\n";
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --explain recompute=2xfull(3)|all|none|offload(2)" +
+               std::string(kRest)),
+            expected + "\"2xfull(3)\"" + of_ranks + expected + "\"all\"\n" + expected +
+                "\"offload(2)\"" + of_ranks);
+}
+
+TEST_F(BadInput, OptionsGivenAndSearched) {
+  EXPECT_EQ(Of("plan --model llama-3.1-8b --precision fp8 --no-tp-comm-overlap --fused-swiglu "
+               "--choose precision=bf16|fp8,tp-comm-overlap=off|on" +
+               std::string(kRest)),
+            "millwright: --choose: precision is searched, and --precision is given too; give one "
+            "of them\n"
+            "millwright: --choose: tp-comm-overlap is searched, and --no-tp-comm-overlap is given "
+            "too; give one of them\n");
 }
 
 TEST_F(BadInput, Recompute) {
@@ -234,6 +254,7 @@ TEST_F(BadInput, RankRecompute) {
   EXPECT_EQ(Of(flag + "fool|0xfull|2xselective|" + rest),
             expected + "\"fool\"\n" + expected + "\"0xfull\"\n" + expected + "\"2xselective\"\n" +
                 expected + "\"\"\n");
+  EXPECT_EQ(Of(flag + "|" + rest), expected + "\"\"\n");  // each once
   EXPECT_EQ(Of(flag + "full(4)xoffload(2)" + rest), expected + "\"full(4)xoffload(2)\"\n");
   EXPECT_EQ(Of(flag + "2xfull --recompute none" + rest),
             "millwright: --rank-recompute: --recompute is given too; give one of them\n");

@@ -79,6 +79,27 @@ TEST(Estimate, RecomputeOfEachRank) {
             RunCommand("estimate --json --recompute full" + rest).out);
 }
 
+// 32 layers are 16 on each of two ranks.
+TEST(Estimate, MoreLayersThanAStageHas) {
+  const auto warned = [](const std::string& flags) {
+    return RunCommand("estimate --tp 2 --pp 2 " + flags + kSmall).err;
+  };
+  EXPECT_EQ(warned("--recompute full(16)"), "");
+  EXPECT_EQ(
+      warned("--recompute full --recompute-layers 17"),
+      "millwright: warning: --recompute: full(17) is all of the 16 layers that a stage has at "
+      "most\n");
+  EXPECT_EQ(warned("--offload-layers 40"),
+            "millwright: warning: --offload-layers: offload(40) is all of the 16 layers that a "
+            "stage has at most\n");
+  EXPECT_EQ(
+      warned("--rank-recompute full(20)|full(30) --stage-layers 12,20"),
+      "millwright: warning: --rank-recompute: rank 0: full(20) is all of the 12 layers that a "
+      "stage has at most\n"
+      "millwright: warning: --rank-recompute: rank 1: full(30) is all of the 20 layers that a "
+      "stage has at most\n");
+}
+
 TEST(Estimate, FitsAndSaysSo) {
   const Outcome outcome = RunCommand("estimate --tp 2 --recompute full" + std::string(kSmall));
   EXPECT_EQ(outcome.code, 0) << outcome.out;

@@ -138,6 +138,25 @@ TEST(PlanSize, RobustPlansComeInOrder) {
   }
 }
 
+// A deadline that the undisturbed step of a node meets, and the one that --robust ranks by does
+// not.
+TEST(PlanSize, DeadlinesGoByTheRobustStep) {
+  const std::string question =
+      "plan --nodes 1..2 --top 2 --tokens 1B" + std::string(kSmall) + " --robust --deadline ";
+  const Json any = Parsed(RunCommand(question + "30d --json"))["sizes"];
+  EXPECT_EQ(any["chosen_nodes"], 1);
+  const Json& one = any["sizes"][0];
+  const double steps = std::ceil(1e9 / (64 * 4096));
+  EXPECT_GT(one["high_s"], one["step_time_s"]);
+  EXPECT_NEAR(one["time_s"].get<double>(), steps * one["high_s"].get<double>(), 1e-3);
+  const std::string between =
+      std::to_string(std::lround(steps * one["step_time_s"].get<double>()) + 1) + "s";
+  EXPECT_EQ(Parsed(RunCommand(question + between + " --json"))["sizes"]["chosen_nodes"], 2);
+  const std::string text = RunCommand(question + "30d").out;
+  EXPECT_THAT(text, HasSubstr("(by the step that --robust ranks by)."));
+  EXPECT_THAT(text, HasSubstr("95% and interval"));
+}
+
 TEST(PlanSize, AllMistakesAtOnce) {
   const Outcome outcome = RunCommand(
       "plan --nodes 8..x --tokens lots --deadline never --price -1 --objective speed --robust "

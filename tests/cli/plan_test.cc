@@ -107,6 +107,21 @@ TEST(Plan, BudgetAnswersWithTheBestSoFar) {
   EXPECT_GT(proof["unvisited"], 1'000'000'000);
   EXPECT_GT(proof["best_bound_s"], 0);
   EXPECT_THAT(RunCommand(large).out, HasSubstr(" were not visited "));
+
+  // A share of the time goes to recomputation by rank of the best so far, and where it is over
+  // before that is done this is said.
+  const Json by_rank = Parsed(RunCommand(large + " --recompute-by-rank --json"))["certificate"];
+  EXPECT_GT(by_rank["unvisited"], 0);
+  const std::int64_t done =
+      by_rank.contains("by_rank") ? std::int64_t(by_rank["by_rank"]["plans"]) : 0;
+  const std::int64_t left =
+      by_rank.contains("no_time") ? std::int64_t(by_rank["no_time"]["by_rank"]) : 0;
+  EXPECT_GT(done + left, 0);
+  const Json ranks =
+      Parsed(RunCommand(question + " --recompute-by-rank"))["certificate"]["by_rank"];
+  const Json in_time = Parsed(RunCommand(question + " --recompute-by-rank --budget 1h"));
+  EXPECT_EQ(in_time["certificate"]["by_rank"], ranks);
+  EXPECT_FALSE(in_time["certificate"].contains("no_time"));
 }
 
 TEST(Plan, BadBudgets) {

@@ -113,9 +113,13 @@ TEST_F(RunFiles, RecordsWhatValidateReads) {
   EXPECT_EQ(json["overall"]["n"], 1);
   EXPECT_DOUBLE_EQ(json["overall"]["median_ape"].get<double>(),
                    std::abs(row["error"].get<double>()));
-  // Twice the same, as text; and an answer of no.
+  // Two of them, as text; and an answer of no.
+  ASSERT_EQ(RunCommand(kShape + "--ranks 2 --tp 2 --steps 3 --calibration cpu.json --compare "
+                                "--record again.json")
+                .code,
+            0);
   const Outcome twice =
-      RunCommand("validate --executed run.json --executed run.json --calibration cpu.json");
+      RunCommand("validate --executed run.json --executed again.json --calibration cpu.json");
   EXPECT_EQ(twice.code, 0) << twice.err;
   EXPECT_THAT(twice.out, HasSubstr("2 executed steps are predicted with a median error of "));
   EXPECT_THAT(twice.out, HasSubstr("Operator, furthest off first"));

@@ -55,6 +55,21 @@ TEST(ClusterSize, DeadlinesTakeTheSmallestThatMeetsThem) {
       1U);
 }
 
+// Ten steps of the two larger sizes that are ranked by 5.5 and 3 s: 55 and 30 s.
+TEST(ClusterSize, GoesByWhatThePlansAreRankedBy) {
+  SizeAnswer answer{.question = {.tokens = 9500.0, .deadline = Seconds(50), .price = 36.0},
+                    .tokens_of_step = 1000,
+                    .sizes = {Size(2, 4, 60), Size(4, 2.5, 50)}};
+  answer.sizes[0].high = Seconds(5.5);
+  answer.sizes[1].high = Seconds(3);
+  Choose(answer);
+  EXPECT_EQ(answer.chosen, 1U);
+  EXPECT_DOUBLE_EQ(answer.TimeOf(answer.sizes[0]).value, 55);
+  EXPECT_FALSE(answer.Meets(answer.sizes[0]));
+  EXPECT_DOUBLE_EQ(answer.UsdOf(answer.sizes[1]), 9.6);  // 32 GPUs for 30 s, a cent a second
+  EXPECT_DOUBLE_EQ(answer.TokensPerSecond(answer.sizes[1]), 1000.0 / 3);
+}
+
 TEST(ClusterSize, SizesWithoutAPlanAreNotChosen) {
   SizeAnswer answer{.tokens_of_step = 1000, .sizes = {{.nodes = 1}, Size(2, 4, 60), {.nodes = 4}}};
   Choose(answer);

@@ -309,8 +309,8 @@ void CheckAgainstEveryAssignment(const RankCase& c, Counts& counts) {
       counts.by_rank += !best->plan.rank_recompute.empty();
       EXPECT_FALSE(CheckPlan(model, training, cluster.gpu(), cluster.gpus(), best->plan));
       EXPECT_LE(best->peak.value, memory.value * (1 + 1e-12));
-      EXPECT_GE(best->step / fastest.step, 1 - 1e-12);
       if (FollowsFromStages(plan.schedule)) {
+        EXPECT_GE(best->step / fastest.step, 1 - 1e-12);
         // The fastest of all, but for what optimizer and data parallelism make of the layers.
         EXPECT_LE((best->step - (optimizer[1] - optimizer[0]) - (data[1] - data[0])) / fastest.step,
                   1 + 1e-9)

@@ -246,6 +246,17 @@ TEST(MegatronArgs, HierarchicalContextParallelism) {
   EXPECT_THAT(Read(cp + "p2p --hierarchical-context-parallel-sizes 2 4").warnings,
               ElementsAre("line 1: --hierarchical-context-parallel-sizes: has no effect without "
                           "--cp-comm-type a2a+p2p"));
+  EXPECT_THAT(Read("--context-parallel-size 4 --cp-comm-type a2a --group-query-attention "
+                   "--num-query-groups 4")
+                  .warnings,
+              IsEmpty());
+  EXPECT_THAT(
+      Read("--context-parallel-size 4 --cp-comm-type a2a --group-query-attention "
+           "--num-query-groups 2")
+          .warnings,
+      ElementsAre("line 1: --cp-comm-type: is costed, but would not run: Transformer Engine "
+                  "asserts that KV heads divide by the ranks that exchange them, and 2 of a "
+                  "tensor rank do not divide by 4"));
   EXPECT_EQ(MistakesOf(Args(cp + "a2a+p2p")),
             "args.txt: line 1: --cp-comm-type: a2a+p2p needs "
             "--hierarchical-context-parallel-sizes");

@@ -422,6 +422,31 @@ TEST(Search, PartsExchangeOnceAndFindWhatOneFinds) {
   }
 }
 
+// With sequences this long under DualPipe, layers divided evenly fit with no recomputation, by more
+// than twice the memory; few of them in the first stage and all recomputed do.
+TEST(Search, DividesAnewWhatFitsInNoOtherWay) {
+  const ModelConfig model = PresetModel("llama-3.1-70b");
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 4;
+  const Cluster cluster(config);
+  const TrainingConfig training{.global_batch_size = 16, .seq_length = 65536};
+  SearchOptions options;
+  options.filter.Require("tp=16,pp=2,cp=1,schedule=dualpipe");
+  const SearchResult result = Search(model, training, cluster, options);
+  ASSERT_EQ(result.plans.size(), 1U);
+  const ParallelConfig& plan = result.plans.front().plan;
+  EXPECT_EQ(plan.recompute.granularity, RecomputeGranularity::kFull);
+  EXPECT_FALSE(plan.stage_layers.empty());
+  EXPECT_FALSE(CheckPlan(model, training, cluster.gpu(), cluster.gpus(), plan));
+  const Estimate e = Estimator(model, training, cluster).Itemise(plan);
+  EXPECT_LE(e.peak.value, result.memory_limit.value * (1 + 1e-12));
+  ParallelConfig even = plan;
+  even.stage_layers.clear();
+  EXPECT_GT(Estimator(model, training, cluster).Itemise(even).peak, 2 * result.memory_limit);
+  options.split_layers = false;
+  EXPECT_TRUE(Search(model, training, cluster, options).plans.empty());
+}
+
 // Choices by rank take nothing from the answer: never slower, and no other counts.
 TEST(Search, RecomputeByRankIsNeverSlower) {
   struct Question {

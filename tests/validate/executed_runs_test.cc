@@ -203,6 +203,33 @@ TEST_F(ExecutedRunsFiles, ByTheCurvesGivenOrTheirOwn) {
                                 "was executed"}));
 }
 
+TEST_F(ExecutedRunsFiles, CurvesOfAnotherGpuAndStepsGivenTwice) {
+  Job job = TinyJob(TinyModel(), {.tensor = 2});
+  job.cluster.gpu.calibration_file = "own.json";
+  const std::string run = WriteExecutedRun(Executed(job));
+  Write("run.json", run);
+  Write("copy.json", run);
+  Write("own.json", WriteCurves(MadeUpCurves()));
+  GpuCurves other = MadeUpCurves();
+  other.gpu = "H100-SXM";
+  Write("other.json", WriteCurves(other));
+  const std::vector<std::string> once{"run.json"};
+  EXPECT_EQ(CompareWithExecuted(once, "other.json").warnings,
+            std::vector<std::string>(
+                {"run.json: was executed on local-cpu, and other.json is of H100-SXM"}));
+  const std::vector<std::string> files{"run.json", "copy.json", "run.json", "none.json"};
+  std::string message;
+  try {
+    CompareWithExecuted(files, std::nullopt);
+  } catch (const ConfigError& error) {
+    message = error.what();
+  }
+  EXPECT_EQ(message,
+            "none.json: no such file\n"
+            "copy.json: holds the same step as run.json; expected each step once\n"
+            "run.json: holds the same step as run.json; expected each step once");
+}
+
 TEST_F(ExecutedRunsFiles, MistakesOfAllFiles) {
   Write("one.json", WriteExecutedRun(Executed(TinyJob(TinyModel(), {}))));
   Write("two.json", "{}");
