@@ -210,12 +210,13 @@ void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& sp
 }
 
 // Does `work` for the first items while there is time, and says how many are left.
-std::int64_t InTime(std::size_t items, const Estimators& estimators, const SearchOptions& options,
+std::int64_t InTime(std::size_t items, const Estimators& estimators,
+                    std::optional<Clock::time_point> deadline,
                     const std::function<void(int, std::size_t)>& work) {
   std::atomic<std::int64_t> left = 0;
   ForEachInParallel(items, int(estimators.size()),
                     [&](int thread, std::size_t i) {
-                      if (options.deadline && Clock::now() >= *options.deadline) {
+                      if (deadline && Clock::now() >= *deadline) {
                         ++left;
                       } else {
                         work(thread, i);
@@ -245,7 +246,7 @@ void ChooseByRank(const Space& space, const Estimators& estimators, const Search
   }
   std::vector<std::optional<Estimate>> by_rank(plans.size());
   certificate.not_by_rank =
-      InTime(plans.size(), estimators, options, [&](int thread, std::size_t i) {
+      InTime(plans.size(), estimators, options.deadline, [&](int thread, std::size_t i) {
         by_rank[i] = BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
                                 ChoicesOfRank(space, plans[i].schedule));
       });
@@ -306,7 +307,12 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
     split[i] = BestSplitOfAny(estimator, plan, space.memory_limit, space.choices,
                               has_fit ? fits->second->step : limit);
   };
-  result.certificate.undivided = InTime(candidates.size(), estimators, options, divide);
+  std::optional<Clock::time_point> until = options.deadline;
+  if (until && options.recompute_by_rank) {  // half of what is left is for that
+    const Clock::time_point now = Clock::now();
+    until = now + (*until - now) / 2;
+  }
+  result.certificate.undivided = InTime(candidates.size(), estimators, until, divide);
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
