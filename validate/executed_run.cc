@@ -166,10 +166,13 @@ Workload ExecutableWorkload(const Job& job, std::uint64_t seed) {
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   workload.schedule = BuildSchedule(ScheduleOf(plan, micro_batches));
   workload.seed = seed;
-  const Cluster cluster(job.cluster);
-  // The tasks are the same in any precision; CPU cores have no price in FP8.
+  // What the tasks cost does not matter here: curves are not read, and CPU cores, which have no
+  // FP8, have the same tasks in any precision.
+  ClusterConfig machine = job.cluster;
+  machine.gpu.calibration_file.clear();
   TrainingConfig training = job.training;
-  if (job.cluster.gpu.placeholder) training.precision = Precision::kBf16;
+  if (machine.gpu.placeholder) training.precision = Precision::kBf16;
+  const Cluster cluster(machine);
   const StepSpec spec =
       StepSpecOf(Estimator(job.model, training, cluster), plan, workload.schedule);
   CheckSize(spec);
