@@ -216,7 +216,9 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
   }
   answer.result = SearchUnder(limited, "searching");
   const auto searched = Clock::now();
-  answer.contenders = Rank(answer.result, std::size_t(options_.top));
+  // More are drawn than may be listed.
+  const auto listed = std::size_t(options_.top);
+  answer.contenders = Rank(answer.result, robust ? std::max(listed, robust->plans) : listed);
   answer.simulate_seconds = SecondsSince(searched);
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
   if (answer.plans().empty() && !answer.nearest_miss) {
@@ -233,6 +235,9 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
     drawn.progress = [this](double share) { Show("drawing", share); };
     answer.robust =
         RankRobustly(job_.model, job_.training, cluster_, answer.contenders.plans, drawn);
+    answer.robust->drawn = answer.robust->costs.size();
+    if (answer.contenders.plans.size() > listed) answer.contenders.plans.resize(listed);
+    if (answer.robust->costs.size() > listed) answer.robust->costs.resize(listed);
   }
   return answer;
 }

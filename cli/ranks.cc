@@ -80,9 +80,10 @@ std::variant<Workload, Rejection> WorkloadOf(const Job& job, std::uint64_t seed,
                                              RunBackend backend) {
   const bool on_gpus = backend == RunBackend::kCuda;
   const double ranks = job.parallel.gpus();
-  // CPU cores have no FP8, and compute with operands rounded to it.
+  // CPU cores have none of the narrow formats: operands are rounded to FP8, and what is not
+  // executed is said below.
   Job as_checked = job;
-  if (!on_gpus && job.cluster.gpu.placeholder && job.training.precision == Precision::kFp8) {
+  if (!on_gpus && job.cluster.gpu.placeholder) {
     as_checked.training.precision = Precision::kBf16;
   }
   if (const Verdict verdict = CheckPlanOf(as_checked)) return *verdict;

@@ -176,12 +176,14 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   if (trace && !compare) line.Problem("--trace", "goes with --compare");
   if (record && !compare) line.Problem("--record", "goes with --compare");
   if (compare && asked.options.verify) {
-    line.Problem("--compare", "--verify makes rank 0 compute the reference between steps");
+    line.Problem("--compare",
+                 "--verify makes rank 0 compute the reference between steps; leave out one");
   }
   if (compare && asked.options.steps > kMostStepsRecorded) {
     line.Problem("--steps", fmt::format("with --compare at most {}", kMostStepsRecorded));
   }
-  if (compare && !asked.on_gpus() && calibration.empty()) {
+  const bool fp8 = asked.job.training.precision == Precision::kFp8;
+  if (compare && !asked.on_gpus() && calibration.empty() && !fp8) {
     line.Missing("--calibration", "missing; --compare needs what measure and calibrate found here");
   }
   line.ThrowIfProblems();
@@ -196,7 +198,7 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
     throw ConfigError("--compare: a GPU's step is simulated in bf16, and this one is to run in " +
                       std::string(Name(asked.options.type)));
   }
-  if (asked.job.training.precision == Precision::kFp8) {
+  if (fp8) {
     if (compare && !asked.on_gpus()) {
       throw ConfigError(
           "--compare: CPUs compute products in FP8 from rounded operands, which `measure` does not "

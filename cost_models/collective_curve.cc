@@ -73,9 +73,11 @@ void Fields(ConfigIo& io, CollectiveCurve& c) {
           "between domains, as the source names it; any: all together; empty: inside a domain");
   FittedField(io, "base_s", "base_s_error", c.base, kTime, "before any step");
   FittedField(io, "step_s", "step_s_error", c.step, kTime, "of one step of the ring");
-  FittedField(io, "efficiency", "efficiency_error", c.efficiency, {.min = 1e-6, .max = 4},
-              "bus bandwidth over the GPU's link bandwidth; above 1 where switches add up",
-              Presence::kRequired);
+  FittedField(
+      io, "efficiency", "efficiency_error", c.efficiency, {.min = 1e-6, .max = 1e3},
+      "bus bandwidth over the GPU's link bandwidth; above 1 where switches add up, or where "
+      "no link is known (local-cpu)",
+      Presence::kRequired);
   FittedField(io, "sqrt_coefficient", "sqrt_coefficient_error", c.sqrt_coefficient,
               {.min = 0, .max = 1e-3}, "seconds per square root of a byte and pass");
   FittedField(io, "own_share", "own_share_error", c.own_share, {.min = 0, .max = 1e3},

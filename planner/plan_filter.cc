@@ -203,7 +203,8 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
   std::vector<std::string> problems;
   for (std::string_view part : Split(text, ',')) {
     const std::size_t equals = part.find('=');
-    const std::string_view name = part.substr(0, equals);
+    std::string name(part.substr(0, equals));
+    std::replace(name.begin(), name.end(), '-', '_');  // as flags are spelled
     const auto knob = std::find_if(std::begin(kKnobs), std::end(kKnobs),
                                    [&](const KnobSpelling& k) { return k.name == name; });
     if (equals == std::string_view::npos) {

@@ -44,6 +44,7 @@ struct RobustCost {
 struct RobustAnswer {
   RobustOptions options;
   double interval_high = 1;
+  std::size_t drawn = 0;  // plans; fewer may be listed
   // Of the first of the contenders, in their new order; empty for a plan that was not drawn.
   std::vector<std::optional<RobustCost>> costs;
 };

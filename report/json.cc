@@ -181,7 +181,8 @@ Json ToJson(const Certificate& c) {
       {"costed", c.costed},
       {"unvisited", c.unvisited},
       {"pruned", std::move(pruned)}};
-  if (c.by_rank > 0) json["by_rank"] = {{"plans", c.by_rank}, {"faster", c.faster_by_rank}};
+  if (c.by_rank > 0 || c.not_by_rank > 0)
+    json["by_rank"] = {{"plans", c.by_rank}, {"faster", c.faster_by_rank}};
   if (c.undivided > 0 || c.not_by_rank > 0) {
     json["no_time"] = {{"layers", c.undivided}, {"by_rank", c.not_by_rank}};
   }

@@ -8,6 +8,7 @@
 
 #include "core/unit_text.h"
 #include "cost_models/interval.h"
+#include "planner/megatron_args.h"
 #include "report/estimate_text.h"
 #include "report/options_text.h"
 #include "report/size_text.h"
@@ -134,7 +135,10 @@ std::string ToldApartText(const PlanAnswer& answer, const Style& style) {
 std::string AnswerSentence(const PlanAnswer& answer) {
   if (!answer.plans().empty()) {
     const Contender& best = answer.plans().front();
-    return fmt::format("Best: {}: {}.", BriefName(best.estimate.plan), ResultSentence(best));
+    const std::optional<RobustCost> drawn =
+        answer.robust ? answer.robust->costs.front() : std::nullopt;
+    return fmt::format("Best: {}: {}{}.", BriefName(best.estimate.plan), ResultSentence(best),
+                       drawn ? fmt::format("; ranked by {} (--robust)", PerStep(drawn->high)) : "");
   }
   if (!answer.nearest_miss) return fmt::format("No plan: {}.", answer.why_not);
   const ClusterConfig& cluster = answer.job.cluster;
@@ -161,6 +165,24 @@ std::string InFrameworkText(const PlanAnswer& answer, const Style& style) {
          '\n';
 }
 
+// What of the plans listed Transformer Engine would stop at.
+std::string RefusedText(const PlanAnswer& answer, const Style& style) {
+  if (answer.job.training.framework != Framework::kMegatron) return {};
+  std::vector<std::string> rows;
+  std::string why;
+  for (std::size_t i = 0; i < answer.plans().size(); ++i) {
+    const std::string refused = RefusedExchange(answer.job.model, answer.plans()[i].estimate.plan);
+    if (refused.empty()) continue;
+    if (rows.empty()) why = refused;
+    rows.push_back(fmt::format("#{}", i + 1));
+  }
+  if (rows.empty()) return {};
+  return Wrapped(fmt::format("Not as they are in the framework: {}: {}{}.", fmt::join(rows, ", "),
+                             why, rows.size() > 1 ? ", in the first of them" : ""),
+                 style.width, 2) +
+         '\n';
+}
+
 std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer));
@@ -169,7 +191,7 @@ std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
     text += '\n' + Bold("The nearest miss: " + BriefName(answer.nearest_miss->plan), style) + '\n' +
             MemoryText(*answer.nearest_miss, style);
   }
-  return text + '\n' + CertificateText(answer.result, style) + RejectionText(answer.result, style);
+  return text + '\n' + CertificateText(answer, style) + RejectionText(answer.result, style);
 }
 
 std::string LeastMemory(const Estimate& e, const PlanAnswer& answer) {
@@ -342,7 +364,8 @@ std::vector<MemoryItem> OutOfMemoryItems(const SearchResult& result) {
   return items;
 }
 
-std::string CertificateText(const SearchResult& result, const Style& style) {
+std::string CertificateText(const PlanAnswer& answer, const Style& style) {
+  const SearchResult& result = answer.result;
   const Certificate& c = result.certificate;
   if (c.space == 0) return {};
   std::vector<std::pair<std::int64_t, Bound>> bounds;
@@ -355,21 +378,32 @@ std::string CertificateText(const SearchResult& result, const Style& style) {
   if (!c.exact()) {
     text = fmt::format("{} of {} with layers divided evenly were not visited in the time given; ",
                        FormatInteger(c.unvisited), Counted(c.space, "candidate"));
-    text +=
-        result.plans.empty() ? "of the others none fits"
-        : c.gap > 0
-            ? fmt::format("by a bound none is faster than {}, {} below the best by the estimate",
-                          PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)))
-            : std::string("by a bound none of them is faster than the best by the estimate");
+    text += result.plans.empty() ? "of the others none fits"
+            : c.gap > 0
+                ? fmt::format(
+                      "by a bound none is faster than {}, {} below the {} of the best of those "
+                      "that were",
+                      PerStep(c.best_bound), Percent(c.gap / (1 + c.gap)),
+                      PerStep((1 + c.gap) * c.best_bound))
+                : std::string("by a bound none of them is faster than the best by the estimate");
   } else if (std::isinf(c.best_bound.value)) {
     text = fmt::format("Proven that none of {} fits with its layers divided evenly",
                        Counted(c.space, "candidate"));
   } else {
     text = fmt::format("Proven best of {} with layers divided evenly, by the estimate",
                        Counted(c.space, "candidate"));
-    // No bound covers what is made of the fastest of them.
-    if (!result.plans.empty() && result.plans.front().step < c.best_bound) {
-      const ParallelConfig& best = result.plans.front().plan;
+    // No bound covers what is made of the fastest of them, nor how they are ranked.
+    const Estimate* const shown =
+        answer.plans().empty() ? nullptr : &answer.plans().front().estimate;
+    if (shown != nullptr && answer.objective != Objective::kMemory &&
+        shown->step > (1 + 1e-9) * c.best_bound) {
+      text = fmt::format(
+          "Of {} with layers divided evenly none is faster than {} by the estimate, which is "
+          "proven; the best plan, {} by the estimate, is so by {}",
+          Counted(c.space, "candidate"), PerStep(c.best_bound), PerStep(shown->step),
+          answer.robust ? "its draws" : "its simulated step");
+    } else if (shown != nullptr && shown->step < (1 - 1e-9) * c.best_bound) {
+      const ParallelConfig& best = shown->plan;
       const bool by_rank = !best.rank_recompute.empty(), split = !best.stage_layers.empty();
       text = fmt::format(
           "The best is one of them with its {}. Of {} with layers "
@@ -471,7 +505,7 @@ std::string SimulatedText(const PlanAnswer& answer, const Style& style) {
       ranked = fmt::format(
           "The {} fastest by the estimate were simulated, of these the best {} ranked by "
           "draws",
-          all.simulated, answer.robust->costs.size());
+          all.simulated, answer.robust->drawn);
     }
     lines.push_back(fmt::format("{}; {} is {} off at the median and {} at most.", ranked,
                                 answer.robust ? "the estimate" : "it",
@@ -572,8 +606,9 @@ std::string TextOfOne(const PlanAnswer& answer, const Style& style) {
   const Estimate& best = answer.plans().front().estimate;
   std::string text = Bold(Wrapped(AnswerSentence(answer), style.width, 0), style) + "\n\n" +
                      QuestionText(answer.job, style, SearchedText(answer)) + '\n';
-  const char* best_layouts =
-      answer.objective == Objective::kMemory ? "layouts of least memory" : "fastest layouts";
+  const char* best_layouts = answer.objective == Objective::kMemory ? "layouts of least memory"
+                             : answer.robust                        ? "layouts that draws put first"
+                                                                    : "fastest layouts";
   const std::string title =
       answer.plans().size() == 1
           ? std::string(answer.objective == Objective::kMemory ? "The layout of least memory"
@@ -582,7 +617,8 @@ std::string TextOfOne(const PlanAnswer& answer, const Style& style) {
                         answer.plans().size(), best_layouts);
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
           ToldApartText(answer, style) + SimulatedText(answer, style) +
-          InFrameworkText(answer, style) + CertificateText(answer.result, style) + '\n';
+          InFrameworkText(answer, style) + RefusedText(answer, style) +
+          CertificateText(answer, style) + '\n';
   text += RobustText(answer, style);
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';

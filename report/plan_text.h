@@ -31,7 +31,7 @@ std::string PlanTable(const std::vector<Contender>& plans, const Style& style);
 // was simulated.
 std::string SimulatedText(const PlanAnswer& answer, const Style& style);
 // What is proven of the best plan, and by what.
-std::string CertificateText(const SearchResult& result, const Style& style);
+std::string CertificateText(const PlanAnswer& answer, const Style& style);
 // What draws of unlike GPUs make of the best plans; empty where none were asked for.
 std::string RobustText(const PlanAnswer& answer, const Style& style);
 std::string RejectionText(const SearchResult& result, const Style& style);

@@ -228,7 +228,10 @@ void Compute(const compute::RoundToFp8& op) {
     for (std::int64_t c = 0; c < cols; ++c) {
       const T value = op.transposed ? x.row(c)[r] : x.row(r)[c];
       // Of a scale of 0 all are zeros, or so small that they become zeros, or no numbers.
-      to[c] = std::byte(ToFp8(FormatOf(op.to.element), double(scale > 0 ? value / scale : value)));
+      // In single precision, as everywhere in FP8: what is halfway between two numbers of it but
+      // for FP64's last bit is halfway.
+      const auto scaled = float(scale > 0 ? value / scale : value);
+      to[c] = std::byte(ToFp8(FormatOf(op.to.element), double(scaled)));
     }
     std::fill(to + cols, to + op.to.cols, std::byte{0});
   }

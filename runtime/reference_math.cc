@@ -157,7 +157,7 @@ void RoundTogether(const std::vector<Vector*>& rows, const EightBits& kind) {
   const double scale = largest / kind.largest;
   for (Vector* row : rows) {
     for (double& value : *row) {
-      const double size = std::abs(value / scale);
+      const auto size = double(float(std::abs(value / scale)));  // in FP8's company, FP32
       if (size == 0) continue;
       const int exponent = std::max(int(std::floor(std::log2(size))), kind.least_exponent);
       const double step = std::pow(2.0, exponent - kind.mantissa);

@@ -193,8 +193,8 @@ void CheckDecided(const Reference& reference, const Workload& workload, ElementT
   if (reference.routing_margin() >= least) return;
   throw ConfigError(fmt::format(
       "with seed {} a token's last expert is ahead of the next by a logit of {:.1e} only, so that "
-      "rounding may choose the other: --verify needs another --seed{}",
-      workload.seed, reference.routing_margin(), rounds ? " or --dtype fp64" : ""));
+      "rounding may choose the other: --verify needs {}",
+      workload.seed, reference.routing_margin(), rounds ? "--dtype fp64" : "another --seed"));
 }
 
 // Calls of a step by name and kind, as lines; rank 0 adds up those of all ranks.

@@ -162,9 +162,10 @@ ExecutedModel ExecutedModelOf(const Workload& workload, const GpuCurves& curves,
   if (!missing.empty()) {
     throw ConfigError(
         fmt::format("{}: no curves of {} with {} over {}; measure them (measure --for JOB.json "
-                    "--dtype {}), and calibrate",
+                    "--dtype {}{}, without --budget or with a larger one), and calibrate",
                     file, fmt::join(missing, ", "), how.stack, how.library,
-                    how.dtype == "float32" ? "fp32" : "fp64"));
+                    how.dtype == "float32" ? "fp32" : "fp64",
+                    how.library.find("threads") != std::string::npos ? " --backend threads" : ""));
   }
 
   ClusterConfig config = FindCluster("local-cpu");

@@ -102,7 +102,8 @@ TEST_F(Measure, SaysWhatIsWrong) {
   }
   EXPECT_FALSE(fs::exists(folder_));
   EXPECT_EQ(RunCommand("run " + kShape + "--ranks 1 --backend threads --compare --verify").err,
-            "millwright: --compare: --verify makes rank 0 compute the reference between steps\n"
+            "millwright: --compare: --verify makes rank 0 compute the reference between steps; "
+            "leave out one\n"
             "millwright: --calibration: missing; --compare needs what measure and calibrate found "
             "here\n");
   EXPECT_EQ(RunCommand("run " + kShape + "--ranks 1 --trace a.json --steps 5000").err,

@@ -136,6 +136,17 @@ TEST(PlanSize, RobustPlansComeInOrder) {
       EXPECT_GE(robust["plans"][i]["high_s"], robust["plans"][i - 1]["high_s"]);
     }
   }
+  // How many are listed does not change which are drawn.
+  const std::string slow = " --robust --slow gpu:3=0.5";
+  const Json of_one =
+      Parsed(RunCommand("plan --nodes 2 --top 1 --json" + std::string(kSmall) + slow));
+  const Json of_four = Parsed(RunCommand(question + slow));
+  ASSERT_EQ(of_one["plans"].size(), 1U);
+  ASSERT_EQ(of_one["robust"]["plans"].size(), 1U);
+  EXPECT_EQ(of_one["plans"][0], of_four["plans"][0]);
+  const std::string text = RunCommand("plan --nodes 2 --top 1" + std::string(kSmall) + slow).out;
+  EXPECT_THAT(text, HasSubstr(" (--robust)."));
+  EXPECT_THAT(text, HasSubstr("of these the best 8 ranked by draws"));
 }
 
 // A deadline that the undisturbed step of a node meets, and the one that --robust ranks by does

@@ -155,7 +155,8 @@ TEST(ExecutedStep, SaysWhatWasNotMeasured) {
   EXPECT_EQ(message,
             "cpu.json: no curves of all-reduce, rope, attention of both passes with "
             "millwright-cpu-fp64 over millwright-threads-fp64; measure them (measure --for "
-            "JOB.json --dtype fp64), and calibrate");
+            "JOB.json --dtype fp64 --backend threads, without --budget or with a larger one), and "
+            "calibrate");
 }
 
 }  // namespace
