@@ -363,7 +363,12 @@ void JobFlags::Resize(CommandLine& line, ClusterConfig& cluster,
   if (calibration_) {
     try {
       const GpuCurves curves = ParseCurves(*calibration_, ReadTextFile(*calibration_));
-      if (!SameName(curves.gpu, cluster.gpu.name)) {
+      const GpuSpec* const of = GpuNamed(curves.gpu);
+      if (of != nullptr && of->placeholder && !cluster.gpu.placeholder) {
+        line.Problem("--calibration",
+                     fmt::format("is of {}, whose curves say nothing of an {}",
+                                 Printable(curves.gpu, kMostNameShown), cluster.gpu.name));
+      } else if (!SameName(curves.gpu, cluster.gpu.name)) {
         line.Warning("--calibration",
                      fmt::format("is of {}, and the cluster has {}",
                                  Printable(curves.gpu, kMostNameShown), cluster.gpu.name));

@@ -76,6 +76,13 @@ TEST_F(Measure, IsReadByCalibrateAndPricesARun) {
   EXPECT_EQ(processes, (std::set<std::string>{"simulated rank 0", "executed rank 0",
                                               "simulated rank 1", "executed rank 1"}));
   // The rates that were measured take the place of the preset's.
+  EXPECT_EQ(RunCommand(
+                "estimate --model tiny-llama --cluster dgx-h100 --gpus 1 --seq 64 --global-batch 1 "
+                "--calibration " +
+                curves)
+                .err,
+            "millwright: --calibration: is of local-cpu, whose curves say nothing of an "
+            "H100-SXM\n");
   EXPECT_NE(RunCommand("estimate " + kShape + "--gpus 1 --json --calibration " + curves).out,
             RunCommand("estimate " + kShape + "--gpus 1 --json").out);
 }
