@@ -266,6 +266,7 @@ MeasureAnswer MeasureAll(const MeasureAsked& asked, Backend& backend, const std:
   for (const MeasuredCase& what : asked.cases) {
     if (measurer.Stops()) break;
     const Timing timing = measurer.Measure(what);
+    answer.on.attention_by = backend.AttentionBy();
     if (timing.repeats < kFewest || timing.sustained.value <= 0) continue;
     answer.measured.push_back({what, timing});
     if (backend.rank() == 0 && seconds() - written > kBetweenFiles) {

@@ -594,21 +594,23 @@ std::string RunJson(const RunAnswer& answer) {
   if (answer.compared) {
     timing["simulated"] = ToJson(*answer.compared);
   }
-  return Dump({{"verified", answer.options.verify},
-               {"holds", outcome.holds()},
-               {"losses", outcome.losses},
-               {"compared", std::move(compared)},
-               {"sent", std::move(sent)},
-               {"ranks", std::move(ranks)},
-               {"dtype", std::string(Name(answer.options.type))},
-               {"linear_layers", answer.job.training.precision == Precision::kFp8
-                                     ? "fp8"
-                                     : std::string(Name(answer.options.type))},
-               {"backend", std::string(Name(answer.backend))},
-               {"warnings", answer.warnings},
-               {"question", QuestionJson(answer.job)},
-               {"plan", ToJson(answer.job.parallel)},
-               {"timing", std::move(timing)}});
+  Json all{{"verified", answer.options.verify},
+           {"holds", outcome.holds()},
+           {"losses", outcome.losses},
+           {"compared", std::move(compared)},
+           {"sent", std::move(sent)},
+           {"ranks", std::move(ranks)},
+           {"dtype", std::string(Name(answer.options.type))},
+           {"linear_layers", answer.job.training.precision == Precision::kFp8
+                                 ? "fp8"
+                                 : std::string(Name(answer.options.type))},
+           {"backend", std::string(Name(answer.backend))},
+           {"warnings", answer.warnings},
+           {"question", QuestionJson(answer.job)},
+           {"plan", ToJson(answer.job.parallel)},
+           {"timing", std::move(timing)}};
+  if (!outcome.attention_by.empty()) all["attention_by"] = outcome.attention_by;
+  return Dump(all);
 }
 
 std::string ScheduleComparisonJson(const Job& job, const Comparison& comparison) {

@@ -102,6 +102,9 @@ std::string MeasureText(const MeasureAnswer& answer, const Style& style) {
     text += answer.measured.empty() ? " Interrupted before anything was measured."
                                     : " Interrupted; what was measured until then is kept.";
   }
+  if (!answer.on.attention_by.empty()) {
+    text += fmt::format(" Attention by {}.", answer.on.attention_by);
+  }
   text = Bold(Wrapped(text, style.width, 0), style) + "\n\n";
   TextTable table;
   table.Column("operation", Align::kLeft);
@@ -138,15 +141,16 @@ std::string MeasureJson(const MeasureAnswer& answer) {
                          {"message_bytes", answer.overlap->bytes},
                          {"hidden", answer.overlap->hidden()}};
   }
-  const Json all{{"gpu", answer.on.gpu},
-                 {"machine", answer.on.machine},
-                 {"ranks", answer.on.ranks},
-                 {"dtype", answer.on.dtype},
-                 {"library", answer.on.library},
-                 {"cases", answer.cases},
-                 {"interrupted", answer.interrupted},
-                 {"files", answer.files},
-                 {"timing", std::move(timing)}};
+  Json all{{"gpu", answer.on.gpu},
+           {"machine", answer.on.machine},
+           {"ranks", answer.on.ranks},
+           {"dtype", answer.on.dtype},
+           {"library", answer.on.library},
+           {"cases", answer.cases},
+           {"interrupted", answer.interrupted},
+           {"files", answer.files},
+           {"timing", std::move(timing)}};
+  if (!answer.on.attention_by.empty()) all["attention_by"] = answer.on.attention_by;
   return all.dump(2) + "\n";
 }
 

@@ -35,6 +35,9 @@ std::string Sentence(const RunAnswer& answer) {
                   Counted(answer.options.steps, "step"), outcome.losses.front());
   if (outcome.losses.size() > 1) text += fmt::format(" to {:.6f}", outcome.losses.back());
   text += fmt::format(", {} a step.", FormatSeconds(outcome.seconds.back()));
+  if (!outcome.attention_by.empty()) {
+    text += fmt::format(" Attention by {}.", outcome.attention_by);
+  }
   if (!answer.options.verify) return text + " Not verified (--verify).";
   return text + (outcome.holds() ? " Equal to the dense reference on one rank."
                                  : " NOT EQUAL to the dense reference on one rank.");

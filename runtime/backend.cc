@@ -5,6 +5,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "runtime/blockwise_attention.h"
 
 namespace millwright {
 
@@ -42,6 +43,20 @@ std::span<const EnumName<ElementType>> ElementTypeNames() {
   static constexpr std::array<EnumName<ElementType>, 3> names{
       {{ElementType::kFp64, "fp64"}, {ElementType::kFp32, "fp32"}, {ElementType::kBf16, "bf16"}}};
   return names;
+}
+
+void Backend::Attend(const compute::Attention& attention) {
+  BlockwiseAttention blocks(*this, attention.layout, attention.q, attention.positions);
+  blocks.Add(attention.k, attention.v, attention.positions);
+  blocks.Finish(attention.output, attention.log_sum);
+}
+
+void Backend::AttendBackward(const compute::AttentionBackward& attention) {
+  BlockwiseAttentionGradient gradient(*this, attention);
+  for (const View& to : {attention.dq, attention.dk, attention.dv}) {
+    Run(compute::Fill{.to = to, .value = 0});
+  }
+  gradient.Add(attention.k, attention.v, attention.positions, attention.dk, attention.dv);
 }
 
 void Backend::Collective(std::string_view name, CollectiveKind kind, const RankGroup& group,

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -60,6 +61,11 @@ class Backend {
 
   virtual int WidthOf(Element element) const = 0;
   virtual void Run(const Operation& operation) = 0;
+  // Attention to keys that are all here; its outputs are set.
+  virtual void Attend(const compute::Attention& attention);
+  virtual void AttendBackward(const compute::AttentionBackward& attention);
+  // Whose kernels they were so far, of a device that has several: "cuDNN 9.19.0"; "" on CPUs.
+  virtual std::string AttentionBy() const { return {}; }
   virtual void Upload(std::span<const double> from, View to) = 0;
   virtual void Upload(std::span<const std::int32_t> from, View to) = 0;
   virtual std::vector<double> Download(ConstView from) = 0;  // of any Element

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/check.h"
+#include "runtime/blockwise_attention.h"
 
 namespace millwright {
 namespace {
@@ -89,70 +89,61 @@ Tensor ContextAttention::PassOn(const Operator& ring_exchange, ConstView block) 
 Tensor ContextAttention::Attend(const Unit& unit, Saved& saved) {
   const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t rows = saved.q.rows(), key_rows = saved.k.rows();
-  Tensor accumulated = Tensor::Zeros(backend_, rows, saved.q.cols(), Element::kSum);
-  Tensor sum = Tensor::Zeros(backend_, rows, layout.heads, Element::kSum);
-  Tensor maximum(backend_, rows, layout.heads, Element::kSum);
-  backend_.Run(compute::Fill{.to = maximum, .value = -std::numeric_limits<double>::infinity()});
-  const auto attend = [&](ConstView k, ConstView v, ConstView keys) {
-    backend_.Run(compute::AttendBlock{.layout = layout,
-                                      .q = saved.q,
-                                      .k = k,
-                                      .v = v,
-                                      .query_positions = PositionsAfter(0),
-                                      .key_positions = keys,
-                                      .output = accumulated,
-                                      .maximum = maximum,
-                                      .sum = sum});
+  const auto make_outputs = [&] {
+    saved.log_sum = Tensor(backend_, rows, layout.heads, Element::kSum);
+    return Tensor(backend_, rows, saved.q.cols());
   };
-  attend(saved.k, saved.v, PositionsAfter(0));
-  if (groups_.ring.ranks > 1) {
-    const Operator& exchange = RingExchangeOf(unit);
-    Tensor block(backend_, 2 * key_rows, saved.k.cols());
-    backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
-    backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
-    for (int step = 1; step < groups_.ring.ranks; ++step) {
-      block = PassOn(exchange, block);
-      attend(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
-             PositionsAfter(step));
-    }
+  if (groups_.ring.ranks == 1) {
+    Tensor output = make_outputs();
+    backend_.Attend({.layout = layout,
+                     .q = saved.q,
+                     .k = saved.k,
+                     .v = saved.v,
+                     .positions = PositionsAfter(0),
+                     .output = output,
+                     .log_sum = saved.log_sum});
+    return output;
   }
-  Tensor output(backend_, rows, saved.q.cols());
-  saved.log_sum = Tensor(backend_, rows, layout.heads, Element::kSum);
-  backend_.Run(compute::FinishAttention{.layout = layout,
-                                        .accumulated = accumulated,
-                                        .maximum = maximum,
-                                        .sum = sum,
-                                        .output = output,
-                                        .log_sum = saved.log_sum});
+  BlockwiseAttention blocks(backend_, layout, saved.q, PositionsAfter(0));
+  blocks.Add(saved.k, saved.v, PositionsAfter(0));
+  const Operator& exchange = RingExchangeOf(unit);
+  Tensor block(backend_, 2 * key_rows, saved.k.cols());
+  backend_.Run(compute::Copy{.from = saved.k, .to = block.view().Rows(0, key_rows)});
+  backend_.Run(compute::Copy{.from = saved.v, .to = block.view().Rows(key_rows, key_rows)});
+  for (int step = 1; step < groups_.ring.ranks; ++step) {
+    block = PassOn(exchange, block);
+    blocks.Add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
+               PositionsAfter(step));
+  }
+  Tensor output = make_outputs();
+  blocks.Finish(output, saved.log_sum);
   return output;
 }
 
 void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstView doutput,
                                       Saved& saved) {
-  const AttentionLayout layout = LayoutOf(unit, saved.q, saved.k);
   const std::int64_t key_rows = saved.k.rows();
-  Tensor row_sums(backend_, saved.q.rows(), layout.heads, Element::kSum);
-  backend_.Run(compute::AttentionRowSums{
-      .layout = layout, .output = output, .doutput = doutput, .sums = row_sums});
-  saved.dq = Tensor::Zeros(backend_, saved.q.rows(), saved.q.cols());
-  saved.dk = Tensor::Zeros(backend_, key_rows, saved.k.cols());
-  saved.dv = Tensor::Zeros(backend_, key_rows, saved.v.cols());
-  const auto add = [&](ConstView k, ConstView v, ConstView keys, View dk, View dv) {
-    backend_.Run(compute::AttentionGradient{.layout = layout,
-                                            .q = saved.q,
-                                            .k = k,
-                                            .v = v,
-                                            .query_positions = PositionsAfter(0),
-                                            .key_positions = keys,
-                                            .log_sum = saved.log_sum,
-                                            .row_sums = row_sums,
-                                            .doutput = doutput,
-                                            .dq = saved.dq,
-                                            .dk = dk,
-                                            .dv = dv});
-  };
-  add(saved.k, saved.v, PositionsAfter(0), saved.dk, saved.dv);
-  if (groups_.ring.ranks == 1) return;
+  saved.dq = Tensor(backend_, saved.q.rows(), saved.q.cols());
+  saved.dk = Tensor(backend_, key_rows, saved.k.cols());
+  saved.dv = Tensor(backend_, key_rows, saved.v.cols());
+  const compute::AttentionBackward op{.layout = LayoutOf(unit, saved.q, saved.k),
+                                      .q = saved.q,
+                                      .k = saved.k,
+                                      .v = saved.v,
+                                      .positions = PositionsAfter(0),
+                                      .output = output,
+                                      .log_sum = saved.log_sum,
+                                      .doutput = doutput,
+                                      .dq = saved.dq,
+                                      .dk = saved.dk,
+                                      .dv = saved.dv};
+  if (groups_.ring.ranks == 1) {
+    backend_.AttendBackward(op);
+    return;
+  }
+  for (const View& to : {op.dq, op.dk, op.dv}) backend_.Run(compute::Fill{.to = to, .value = 0});
+  BlockwiseAttentionGradient blocks(backend_, op);
+  blocks.Add(saved.k, saved.v, PositionsAfter(0), saved.dk, saved.dv);
   const Operator& exchange = RingExchangeOf(unit);
   // The gradient of a block begins on the rank after its owner and goes around with it; the last
   // message brings this rank's own home.
@@ -162,8 +153,9 @@ void ContextAttention::AttendBackward(const Unit& unit, ConstView output, ConstV
   Tensor gradient = Tensor::Zeros(backend_, 2 * key_rows, saved.k.cols());
   for (int step = 1; step < groups_.ring.ranks; ++step) {
     block = PassOn(exchange, block);
-    add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows), PositionsAfter(step),
-        gradient.view().Rows(0, key_rows), gradient.view().Rows(key_rows, key_rows));
+    blocks.Add(block.view().Rows(0, key_rows), block.view().Rows(key_rows, key_rows),
+               PositionsAfter(step), gradient.view().Rows(0, key_rows),
+               gradient.view().Rows(key_rows, key_rows));
     gradient = PassOn(exchange, gradient);
   }
   backend_.Run(compute::Add{.from = gradient.view().Rows(0, key_rows), .to = saved.dk});

@@ -180,51 +180,35 @@ Timing Measurer::Of(const AttentionCase& a) {
   backend_.Upload(std::span<const std::int32_t>(order), positions);
   Tensor attended, log_sum;
   const auto forward = [&] {
-    Tensor output = Tensor::Zeros(backend_, rows, width, Element::kSum);
-    Tensor sum = Tensor::Zeros(backend_, rows, a.heads, Element::kSum);
-    Tensor maximum(backend_, rows, a.heads, Element::kSum);
-    backend_.Run(compute::Fill{.to = maximum, .value = -std::numeric_limits<double>::infinity()});
-    backend_.Run(compute::AttendBlock{.layout = layout,
-                                      .q = q,
-                                      .k = k,
-                                      .v = v,
-                                      .query_positions = positions,
-                                      .key_positions = positions,
-                                      .output = output,
-                                      .maximum = maximum,
-                                      .sum = sum});
     attended = Fresh(rows, width);
     log_sum = Tensor(backend_, rows, a.heads, Element::kSum);
-    backend_.Run(compute::FinishAttention{.layout = layout,
-                                          .accumulated = output,
-                                          .maximum = maximum,
-                                          .sum = sum,
-                                          .output = attended,
-                                          .log_sum = log_sum});
+    backend_.Attend({.layout = layout,
+                     .q = q,
+                     .k = k,
+                     .v = v,
+                     .positions = positions,
+                     .output = attended,
+                     .log_sum = log_sum});
   };
   if (!a.backward) return Time(forward, attended, Joined::kMean);
   forward();
   const Tensor doutput = Random(rows, width);
   Tensor dq, dk, dv;
   const auto backward = [&] {
-    Tensor row_sums(backend_, rows, a.heads, Element::kSum);
-    backend_.Run(compute::AttentionRowSums{
-        .layout = layout, .output = attended, .doutput = doutput, .sums = row_sums});
-    dq = Tensor::Zeros(backend_, rows, width);
-    dk = Tensor::Zeros(backend_, rows, kv_width);
-    dv = Tensor::Zeros(backend_, rows, kv_width);
-    backend_.Run(compute::AttentionGradient{.layout = layout,
-                                            .q = q,
-                                            .k = k,
-                                            .v = v,
-                                            .query_positions = positions,
-                                            .key_positions = positions,
-                                            .log_sum = log_sum,
-                                            .row_sums = row_sums,
-                                            .doutput = doutput,
-                                            .dq = dq,
-                                            .dk = dk,
-                                            .dv = dv});
+    dq = Fresh(rows, width);
+    dk = Fresh(rows, kv_width);
+    dv = Fresh(rows, kv_width);
+    backend_.AttendBackward({.layout = layout,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .positions = positions,
+                             .output = attended,
+                             .log_sum = log_sum,
+                             .doutput = doutput,
+                             .dq = dq,
+                             .dk = dk,
+                             .dv = dv});
   };
   return Time(backward, dq, Joined::kMean);
 }

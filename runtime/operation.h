@@ -8,6 +8,7 @@
 // features.  Operands do not overlap.  What is added to, and not set, is marked +=.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -72,6 +73,7 @@ struct AttentionLayout {
   int heads = 1, groups = 1;
   double scale = 1;
   std::int64_t window = 0;
+  auto operator<=>(const AttentionLayout&) const = default;
 };
 
 // rms_norm_eps of meta-llama/Llama-3.1-8B, and layer_norm_epsilon of openai-community/gpt2.
@@ -215,6 +217,20 @@ struct AttentionGradient {
   View dq, dk, dv;  // +=
 };
 
+// Attention whose keys and values are all here, at the queries' positions: 0, 1, 2 and so on of
+// each sequence.  Not an Operation, but a call of its own (Backend::Attend): block by block with
+// those above, or a library's at once.
+struct Attention {
+  AttentionLayout layout;
+  ConstView q, k, v, positions;
+  View output, log_sum;
+};
+struct AttentionBackward {
+  AttentionLayout layout;
+  ConstView q, k, v, positions, output, log_sum, doutput;
+  View dq, dk, dv;
+};
+
 // --- Embedding and cross-entropy.  Ids are rows of this rank's table, or columns of its logits; of
 // an id that is negative another rank has the row or column.
 
@@ -299,5 +315,6 @@ using Operation =
                  compute::TokenLoss, compute::CrossEntropyGradient, compute::Route,
                  compute::RouteGradient, compute::CombineRows, compute::CombineRowsGradient,
                  compute::AdamUpdate, compute::RaiseFp8Scale, compute::RoundToFp8>;
+using AttentionCall = std::variant<compute::Attention, compute::AttentionBackward>;
 
 }  // namespace millwright

@@ -343,6 +343,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
     outcome.seconds.emplace_back(slowest);
     if (options.record) records.push_back(execution.operators());
   }
+  outcome.attention_by = backend.AttentionBy();
   own.peak = backend.peak_bytes();
   own.resident = PeakResidentBytes();
   for (const ExecutedCall& call : execution.calls()) own.sent += call.sent_bytes;

@@ -93,6 +93,7 @@ struct RunOutcome {
   std::vector<RankOfRun> ranks;
   std::vector<Agreement> agreements;
   RecordedStep recorded;
+  std::string attention_by;  // Backend::AttentionBy, of rank 0
   bool holds() const {
     return std::all_of(agreements.begin(), agreements.end(),
                        [](const Agreement& agreement) { return agreement.holds(); });

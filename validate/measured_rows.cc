@@ -77,10 +77,12 @@ Measurement RowOf(const MeasuredCase& what, const Timing& timing, bool burst,
     how = fmt::format("{}:{} repeats, spread {:.1f}%{}", on.stack, timing.repeats,
                       100 * timing.spread, timing.settled ? "" : ", not settled");
   }
+  const bool named = std::holds_alternative<AttentionCase>(what) && !on.attention_by.empty();
+  const std::string by = named ? "; by " + on.attention_by : "";
   return {.gpu = on.gpu,
           .dtype = gemm != nullptr && gemm->fp8 ? "fp8" : on.dtype,
-          .source =
-              fmt::format("{}; {} rank{}; {}", how, on.ranks, on.ranks == 1 ? "" : "s", on.machine),
+          .source = fmt::format("{}; {} rank{}; {}{}", how, on.ranks, on.ranks == 1 ? "" : "s",
+                                on.machine, by),
           .time = burst ? timing.burst : timing.sustained,
           .operation = std::visit(OperationOf{on}, what)};
 }

@@ -24,8 +24,9 @@ struct MeasuredOn {
   std::string dtype;    // "float64"
   std::string machine;  // in words
   std::string topology;
-  int width = 8;  // bytes of an element
-  int ranks = 1;  // that measured at the same time
+  int width = 8;                  // bytes of an element
+  int ranks = 1;                  // that measured at the same time
+  std::string attention_by = {};  // Backend::AttentionBy
 };
 
 Measurement RowOf(const MeasuredCase& what, const Timing& timing, bool burst, const MeasuredOn& on);

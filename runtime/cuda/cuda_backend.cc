@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <iterator>
@@ -44,6 +45,12 @@ std::vector<std::byte> AsBytes(std::span<const double> values) {
   return bytes;
 }
 
+std::function<void(const std::string&)> WarnOf(const GpuOptions& options, int rank) {
+  if (rank != 0) return {};
+  if (options.warn) return options.warn;
+  return [](const std::string& line) { fmt::print(stderr, "millwright: warning: {}\n", line); };
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(const GpuCalls& calls, const std::vector<CommunicatorSplit>& splits,
@@ -64,7 +71,8 @@ CudaBackend::CudaBackend(const GpuCalls& calls, const std::vector<CommunicatorSp
             chunks_.push_back(data);
             return static_cast<std::byte*>(data);
           },
-          options.arena_chunk) {
+          options.arena_chunk),
+      attention_(calls, *this, options.type, WarnOf(options, communicator.rank())) {
   try {
     Start(splits);
   } catch (...) {
@@ -258,6 +266,24 @@ void CudaBackend::Run(const Operation& operation) {
   Check("launch", calls_.launch(operation, options_.type, products_, stream_));
   KeepPace();
 }
+
+bool CudaBackend::AttendByLibrary(const AttentionCall& call) {
+  GpuCalls::Status problem;
+  const bool done = attention_.Run(call, stream_, problem);
+  if (!problem.empty()) Fail(fmt::format("attention by {}: {}", attention_.Name(), problem));
+  if (done) KeepPace();
+  return done;
+}
+
+void CudaBackend::Attend(const compute::Attention& attention) {
+  if (!AttendByLibrary(attention)) Backend::Attend(attention);
+}
+
+void CudaBackend::AttendBackward(const compute::AttentionBackward& attention) {
+  if (!AttendByLibrary(attention)) Backend::AttendBackward(attention);
+}
+
+std::string CudaBackend::AttentionBy() const { return attention_.Name(); }
 
 void CudaBackend::Upload(std::span<const double> from, View to) {
   MILLWRIGHT_CHECK(std::int64_t(from.size()) == to.size());

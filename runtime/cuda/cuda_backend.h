@@ -21,8 +21,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -32,6 +34,7 @@
 #include "runtime/communicator_splits.h"
 #include "runtime/cuda/arena.h"
 #include "runtime/cuda/gpu_calls.h"
+#include "runtime/cuda/library_attention.h"
 
 namespace millwright {
 
@@ -41,6 +44,8 @@ struct GpuOptions {
   // A hang, not a slow step: the host waits for some hundred operations at a time.
   Seconds timeout{300};
   std::int64_t arena_chunk = std::int64_t{256} << 20;
+  // What rank 0 has to say meanwhile, a line without its end; on stderr where it is empty.
+  std::function<void(const std::string&)> warn;
 };
 
 class CudaBackend final : public Backend {
@@ -56,6 +61,9 @@ class CudaBackend final : public Backend {
 
   int WidthOf(Element element) const override;
   void Run(const Operation& operation) override;
+  void Attend(const compute::Attention& attention) override;
+  void AttendBackward(const compute::AttentionBackward& attention) override;
+  std::string AttentionBy() const override;
   void Upload(std::span<const double> from, View to) override;
   void Upload(std::span<const std::int32_t> from, View to) override;
   std::vector<double> Download(ConstView from) override;
@@ -106,6 +114,8 @@ class CudaBackend final : public Backend {
   template <class Done>
   void Poll(const Done& done, std::string_view waits_for);
 
+  // False: it is for our own kernels.
+  bool AttendByLibrary(const AttentionCall& call);
   Handle TakeEvent();
   void GiveEvent(Handle event) { free_events_.push_back(event); }
   // `later` goes on when `earlier` has done what it has now.
@@ -137,6 +147,7 @@ class CudaBackend final : public Backend {
   std::deque<Handle> pace_;  // events after every so many operations
   int since_pace_ = 0;
   bool failed_ = false;
+  LibraryAttention attention_;
 };
 
 }  // namespace millwright

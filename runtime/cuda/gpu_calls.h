@@ -67,6 +67,16 @@ struct GpuCalls {
   std::function<Status(Handle products)> products_destroy;
   std::function<Status(const Operation&, ElementType, Handle products, Handle stream)> launch;
 
+  // Attention by a library, cuDNN: none of these where it was not found at build.  What it takes,
+  // it is asked for; `name` has its version.  Each call is prepared before it is run, once a shape.
+  std::function<bool(const AttentionLayout&, ElementType)> attention_takes;
+  std::function<Status(Handle& attention, std::string& name)> attention_create;
+  std::function<Status(Handle attention)> attention_destroy;
+  std::function<Status(Handle attention, const AttentionCall&, std::int64_t& workspace)>
+      attention_prepare;
+  std::function<Status(Handle attention, const AttentionCall&, void* workspace, Handle stream)>
+      attention_run;
+
   std::function<Status(UniqueId& id)> unique_id;
   std::function<Status(Handle& comm, int ranks, const UniqueId& id, int rank)> comm_init;
   // Every rank of `comm` calls it; a negative colour takes no part and gets no communicator.

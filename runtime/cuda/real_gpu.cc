@@ -21,6 +21,9 @@ std::optional<GpuCalls> RealGpuCalls() { return std::nullopt; }
 #include <utility>
 #include <variant>
 
+#if MILLWRIGHT_HAS_CUDNN
+#include "runtime/cuda/cudnn_attention.h"
+#endif
 #include "runtime/cuda/kernels.h"
 #include "runtime/cuda/products.h"
 #include "runtime/cuda/shared_library.h"
@@ -191,6 +194,31 @@ Status Launch(const Operation& operation, ElementType type, Handle products, Han
       operation);
 }
 
+#if MILLWRIGHT_HAS_CUDNN
+void AddCudnn(GpuCalls& calls) {
+  calls.attention_takes = CudnnAttention::Takes;
+  calls.attention_create = [](Handle& attention, std::string& name) {
+    auto made = std::make_unique<CudnnAttention>();
+    Status status = made->Start();
+    if (status.empty()) name = made->version();
+    attention = status.empty() ? made.release() : nullptr;
+    return status;
+  };
+  calls.attention_destroy = [](Handle attention) -> Status {
+    delete static_cast<CudnnAttention*>(attention);
+    return "";
+  };
+  calls.attention_prepare = [](Handle attention, const AttentionCall& call,
+                               std::int64_t& workspace) {
+    return static_cast<CudnnAttention*>(attention)->Prepare(call, workspace);
+  };
+  calls.attention_run = [](Handle attention, const AttentionCall& call, void* workspace,
+                           Handle stream) {
+    return static_cast<CudnnAttention*>(attention)->Run(call, workspace, stream);
+  };
+}
+#endif
+
 }  // namespace
 
 std::optional<GpuCalls> RealGpuCalls() {
@@ -266,6 +294,9 @@ std::optional<GpuCalls> RealGpuCalls() {
   };
   calls.launch = Launch;
   AddNccl(calls);
+#if MILLWRIGHT_HAS_CUDNN
+  AddCudnn(calls);
+#endif
   return calls;
 }
 

@@ -78,6 +78,15 @@ compute                       180 ms    200 ms  -10.0%     150 ms
   EXPECT_THAT(RunText(answer, {}), testing::Not(testing::HasSubstr("Simulated")));
 }
 
+TEST(RunText, WhoseAttentionItWas) {
+  RunAnswer answer = Answer();
+  EXPECT_FALSE(nlohmann::json::parse(RunJson(answer)).contains("attention_by"));
+  answer.outcome.attention_by = "cuDNN 9.19.0";
+  EXPECT_THAT(RunText(answer, {}),
+              testing::HasSubstr("250 ms a step. Attention by cuDNN 9.19.0. Not verified"));
+  EXPECT_EQ(nlohmann::json::parse(RunJson(answer))["attention_by"], "cuDNN 9.19.0");
+}
+
 TEST(RunText, JsonHasBothUnderTiming) {
   const auto json = nlohmann::json::parse(RunJson(Answer()));
   EXPECT_EQ(json["backend"], "cuda");

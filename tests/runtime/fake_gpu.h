@@ -23,9 +23,12 @@
 #include <thread>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "core/check.h"
+#include "runtime/communicator.h"
+#include "runtime/cpu_backend.h"
 #include "runtime/cpu_kernels.h"
 #include "runtime/cuda/gpu_calls.h"
 
@@ -238,6 +241,15 @@ class FakeGpu {
   }
   int devices = 1;
 
+  // A library of attention, whose calls are in the table if it is there; it computes what the
+  // kernels do, times `factor`, in what they compute in.
+  struct Attention {
+    bool is_there = false;
+    std::string missing, refusal, failure;  // what its calls say
+    double factor = 1;                      // 0: it writes nothing
+    int created = 0, prepared = 0, run = 0;
+  } attention;
+
   GpuCalls Calls() {
     using Status = GpuCalls::Status;
     using Handle = GpuCalls::Handle;
@@ -322,6 +334,7 @@ class FakeGpu {
       });
       return Injected("launch");
     };
+    if (attention.is_there) AddAttention(calls);
     calls.unique_id = [this](GpuCalls::UniqueId& id) {
       id.fill(std::byte{7});
       return Injected("ncclGetUniqueId");
@@ -450,6 +463,61 @@ class FakeGpu {
   struct Event {
     Reached* reached = nullptr;
   };
+
+  void AddAttention(GpuCalls& calls) {
+    static constexpr std::int64_t kWorkspace = 1000;
+    calls.attention_takes = [](const AttentionLayout& layout, ElementType type) {
+      return RunsHere(type) && layout.window == 0;
+    };
+    calls.attention_create = [this](GpuCalls::Handle& made, std::string& name) {
+      ++attention.created;
+      made = this;
+      name = "Fake 1.0";
+      return attention.missing;
+    };
+    calls.attention_destroy = [this](GpuCalls::Handle) -> GpuCalls::Status {
+      --attention.created;
+      return {};
+    };
+    calls.attention_prepare = [this](GpuCalls::Handle, const AttentionCall&,
+                                     std::int64_t& workspace) {
+      ++attention.prepared;
+      workspace = kWorkspace;
+      return attention.refusal;
+    };
+    calls.attention_run = [this](GpuCalls::Handle, const AttentionCall& call, void* workspace,
+                                 GpuCalls::Handle stream) {
+      ++attention.run;
+      if (!attention.failure.empty()) return attention.failure;
+      Of(stream).Put([call, workspace, factor = attention.factor] {
+        std::memset(workspace, 0xff, kWorkspace);
+        const int width = std::visit([](const auto& op) { return op.q.width; }, call);
+        width == 8 ? Attend<double>(call, factor) : Attend<float>(call, factor);
+      });
+      return GpuCalls::Status();
+    };
+  }
+
+  template <class T>
+  static void Attend(const AttentionCall& call, double factor) {
+    if (factor == 0) return;
+    const auto scale = [&](View view) {
+      T* values = reinterpret_cast<T*>(view.data);
+      for (std::int64_t i = 0; i < view.size(); ++i) values[i] *= T(factor);
+    };
+    // A device's memory is the host's here.
+    RunThreads(1, [&](Communicator& communicator) {
+      CpuBackend<T> cpu(communicator);
+      if (const auto* op = std::get_if<compute::Attention>(&call)) {
+        cpu.Attend(*op);
+        scale(op->output);
+      } else {
+        const auto& gradient = std::get<compute::AttentionBackward>(call);
+        cpu.AttendBackward(gradient);
+        for (const View& view : {gradient.dq, gradient.dk, gradient.dv}) scale(view);
+      }
+    });
+  }
 
   static bool RunsHere(ElementType type) { return type != ElementType::kBf16; }
   static Stream& Of(GpuCalls::Handle stream) { return *static_cast<Stream*>(stream); }
