@@ -87,7 +87,8 @@ std::string OverlapText(const OverlapTimes& overlap) {
       "A product takes {}, an exchange of {} {}, both together {}: {:.0f}% of the shorter is "
       "hidden.\n",
       FormatSeconds(overlap.product), FormatPayload(Bytes(overlap.bytes)),
-      FormatSeconds(overlap.messages), FormatSeconds(overlap.together), 100 * overlap.hidden());
+      FormatSeconds(overlap.messages), FormatSeconds(overlap.together),
+      100 * std::clamp(overlap.hidden(), 0.0, 1.0));
 }
 
 }  // namespace
