@@ -80,12 +80,8 @@ std::variant<Workload, Rejection> WorkloadOf(const Job& job, std::uint64_t seed,
                                              RunBackend backend) {
   const bool on_gpus = backend == RunBackend::kCuda;
   const double ranks = job.parallel.gpus();
-  // CPU cores have none of the narrow formats: operands are rounded to FP8, and what is not
-  // executed is said below.
   Job as_checked = job;
-  if (!on_gpus && job.cluster.gpu.placeholder) {
-    as_checked.training.precision = Precision::kBf16;
-  }
+  if (!on_gpus) as_checked.training = TrainingWithPrice(job);
   if (const Verdict verdict = CheckPlanOf(as_checked)) return *verdict;
   if (!on_gpus && ranks > kMostRanks) {
     throw ConfigError(

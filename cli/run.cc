@@ -212,7 +212,8 @@ std::optional<RunAsked> Ask(std::span<const std::string> args, std::ostream& hel
   if (compare && !asked.on_gpus())
     asked.curves = ParseCurves(calibration, ReadTextFile(calibration));
   asked.workload = WorkloadOf(asked.job, std::uint64_t(seed.value_or(1)), asked.backend);
-  if (const auto* workload = std::get_if<Workload>(&asked.workload)) {
+  if (auto* workload = std::get_if<Workload>(&asked.workload)) {
+    workload->graph = GraphOf(asked.job, workload->schedule);
     CheckMemory(*workload, asked.options, asked.on_gpus());
     // What was not measured is said before anything is run.
     if (asked.curves) CheckMeasured(asked, *workload);

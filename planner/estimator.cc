@@ -1015,28 +1015,25 @@ double Paired(const StageContent& content) {
 
 }  // namespace
 
-// What of a stage's layers, embedding and head is in which of its chunks.
+// What of a stage's layers is in which of its chunks.
 std::vector<RankPassCosts> PipelineTerms::PassesOfChunks(std::size_t s,
                                                          const RecomputeTerms& recompute,
                                                          const Recompute& choice) const {
   const StageContent& content = *stages_[s].content;
   const bool split = forms_->splits_backward();
   std::vector<RankPassCosts> chunks;
-  const auto add = [&](Seconds forward, Seconds backward, Seconds weight, Seconds split_more) {
-    const Seconds of_weight = split ? weight : weight - split_more;
-    chunks.back().forward += forward;
-    chunks.back().backward_weight += of_weight;
-    chunks.back().backward_input += backward + (split ? split_more : Seconds(0)) - of_weight;
-  };
   for (const std::vector<int>& chunk : content.chunks) {
-    chunks.emplace_back();
+    RankPassCosts& sum = chunks.emplace_back();
     for (std::size_t i = 0; i < chunk.size(); ++i) {
       const bool treated = choice.offload_layers > 0
                                ? IsSpread(int(i), int(chunk.size()), choice.offload_layers)
                                : choice.full_layers == 0 || int(i) < choice.full_layers;
       const TreatedLayer& layer =
           (treated ? recompute.TreatedOf(content) : recompute.RestOf(content))[chunk[i]];
-      add(layer.forward, layer.backward, layer.weight, layer.split_more);
+      const Seconds weight = split ? layer.weight : layer.weight - layer.split_more;
+      sum.forward += layer.forward;
+      sum.backward_weight += weight;
+      sum.backward_input += layer.backward + (split ? layer.split_more : Seconds(0)) - weight;
     }
   }
   return chunks;

@@ -17,6 +17,10 @@ namespace {
 
 constexpr std::string_view kOptimizer = "optimizer";
 
+bool IsOf(const Bucket& bucket, const Communication& group) {
+  return bucket.group.stride == group.stride && bucket.group.ranks == group.ranks;
+}
+
 }  // namespace
 
 Execution::Execution(const Workload& workload, Backend& backend)
@@ -165,7 +169,7 @@ void Execution::TakeOther(const Task& task, std::string_view label) {
   } else if (label == "reduce gradients" || label == "reduce layer") {
     std::vector<Bucket*> rest;
     for (Bucket* bucket : unreduced_) {
-      if (bucket->group.stride == group.stride && bucket->group.ranks == group.ranks) {
+      if (IsOf(*bucket, group)) {
         Reduce(*bucket);
       } else {
         rest.push_back(bucket);
@@ -177,8 +181,7 @@ void Execution::TakeOther(const Task& task, std::string_view label) {
   } else if (label == "sum KV gradients") {
     SumCopies(true);
   } else if (label == "exchange copies' gradients" || label == "sum tied gradients") {
-    SumCopies(false);
-    SumCopies(true);
+    FinishSums();
     const auto others = label == "sum tied gradients" ? Tables() : Twins();
     if (task.stream == Stream::kSend) {
       SendGradients(label, others);
@@ -445,8 +448,7 @@ double Execution::ComputeGradients(int step) {
 
 void Execution::SumLoss() {
   if (std::exchange(loss_summed_, true)) return;
-  SumCopies(false);
-  SumCopies(true);
+  FinishSums();
   const TrainingConfig& training = workload_.training;
   const double loss =
       operators_.Loss() / (double(training.global_batch_size) * double(training.seq_length));
@@ -488,6 +490,10 @@ void Execution::JoinForks(Unit& unit, bool gradients) {
     if (gradients) last = std::max(last, std::exchange(bucket.reducing, 0));
     if (last > 0) backend_.Join(last);
   }
+}
+
+void Execution::FinishSums() {
+  for (const bool kv : {false, true}) SumCopies(kv);
 }
 
 // Once a step, when all gradients are reduced.
@@ -603,9 +609,7 @@ void Execution::Gather(Bucket& bucket) {
 
 // ZeRO-3: what a pass still waits for from these ranks of the first layer of which it does.
 void Execution::GatherNext(Run& run, const Communication& group) {
-  const auto same = [&](const Awaited& one) {
-    return one.bucket->group.stride == group.stride && one.bucket->group.ranks == group.ranks;
-  };
+  const auto same = [&](const Awaited& one) { return IsOf(*one.bucket, group); };
   const auto next = std::ranges::find_if(run.awaited, same);
   if (next == run.awaited.end()) return;
   Unit* const unit = next->unit;

@@ -142,6 +142,7 @@ class Execution {
   void Reduce(Bucket& bucket);
   void ReduceAll();
   void JoinForks(Unit& unit, bool gradients);
+  void FinishSums();  // all that are left of the step
   void SumCopies(bool kv);
   void SumCopies(Bucket& bucket, bool kv);
   // The buckets of which another pipeline rank has the same parameters, by that rank: of the same

@@ -164,6 +164,14 @@ Timing Measurer::Of(const GemmCase& gemm) {
   return {};
 }
 
+Tensor Measurer::Positions(std::int64_t tokens) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(tokens));
+  std::iota(order.begin(), order.end(), 0);
+  Tensor positions(backend_, 1, tokens, Element::kIndex);
+  backend_.Upload(std::span<const std::int32_t>(order), positions);
+  return positions;
+}
+
 Timing Measurer::Of(const AttentionCase& a) {
   const std::int64_t rows = a.sequences * a.tokens;
   const std::int64_t width = std::int64_t{a.heads} * a.head_size;
@@ -174,10 +182,7 @@ Timing Measurer::Of(const AttentionCase& a) {
                                .groups = a.groups,
                                .scale = 1 / std::sqrt(double(a.head_size))};
   const Tensor q = Random(rows, width), k = Random(rows, kv_width), v = Random(rows, kv_width);
-  std::vector<std::int32_t> order(static_cast<std::size_t>(a.tokens));
-  std::iota(order.begin(), order.end(), 0);
-  Tensor positions(backend_, 1, a.tokens, Element::kIndex);
-  backend_.Upload(std::span<const std::int32_t>(order), positions);
+  const Tensor positions = Positions(a.tokens);
   Tensor attended, log_sum;
   const auto forward = [&] {
     attended = Fresh(rows, width);
@@ -224,10 +229,7 @@ Timing Measurer::Of(const RowsCase& r) {
     case RowKernel::kRope: {
       out = Random(r.rows, r.cols - r.key_cols);
       Tensor keys = Random(r.rows, r.key_cols);
-      std::vector<std::int32_t> order(static_cast<std::size_t>(r.rows));
-      std::iota(order.begin(), order.end(), 0);
-      Tensor positions(backend_, 1, r.rows, Element::kIndex);
-      backend_.Upload(std::span<const std::int32_t>(order), positions);
+      const Tensor positions = Positions(r.rows);
       return timed([&] {
         for (Tensor* rows : {&out, &keys}) {
           backend_.Run(compute::Rope{

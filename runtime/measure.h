@@ -71,6 +71,7 @@ class Measurer {
   Seconds Repeat(const std::function<void()>& call, int calls, Joined joined);
   Tensor Random(std::int64_t rows, std::int64_t cols, Element element = Element::kValue);
   Tensor Fresh(std::int64_t rows, std::int64_t cols, Element element = Element::kValue);
+  Tensor Positions(std::int64_t tokens);  // 0, 1, ...
   Tensor Indices(std::int64_t count, std::int64_t below);
   void CheckWritten(ConstView output);
   // This rank's time, and what all ranks then know.

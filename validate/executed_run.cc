@@ -166,18 +166,23 @@ Workload ExecutableWorkload(const Job& job, std::uint64_t seed) {
       job.training.global_batch_size / (std::int64_t{1} * plan.data * plan.micro_batch_size);
   workload.schedule = BuildSchedule(ScheduleOf(plan, micro_batches));
   workload.seed = seed;
-  // What the tasks cost does not matter here: curves are not read, and CPU cores, which have no
-  // FP8, have the same tasks in any precision.
+  return workload;
+}
+
+TrainingConfig TrainingWithPrice(const Job& job) {
+  TrainingConfig training = job.training;
+  if (job.cluster.gpu.placeholder) training.precision = Precision::kBf16;
+  return training;
+}
+
+TaskGraph GraphOf(const Job& job, const PipelineSchedule& schedule) {
   ClusterConfig machine = job.cluster;
   machine.gpu.calibration_file.clear();
-  TrainingConfig training = job.training;
-  if (machine.gpu.placeholder) training.precision = Precision::kBf16;
   const Cluster cluster(machine);
   const StepSpec spec =
-      StepSpecOf(Estimator(job.model, training, cluster), plan, workload.schedule);
+      StepSpecOf(Estimator(job.model, TrainingWithPrice(job), cluster), job.parallel, schedule);
   CheckSize(spec);
-  workload.graph = BuildStepGraph(spec);
-  return workload;
+  return BuildStepGraph(spec);
 }
 
 namespace {

@@ -43,7 +43,12 @@ std::string WriteExecutedRun(const ExecutedRun& run);
 // Whether the job's plan can run at all, and as what it is executed; ConfigError for what the
 // runtime does not do.
 Verdict CheckPlanOf(const Job& job);
-Workload ExecutableWorkload(const Job& job, std::uint64_t seed);
+Workload ExecutableWorkload(const Job& job, std::uint64_t seed);  // but for its graph
+// The tasks that an execution takes.  What they cost does not matter: curves are not read.
+TaskGraph GraphOf(const Job& job, const PipelineSchedule& schedule);
+// The job's, but that CPU cores, which have none of the narrow formats and compute with operands
+// rounded to them, are taken to compute in BF16.
+TrainingConfig TrainingWithPrice(const Job& job);
 
 // A run beside its prediction.
 struct PredictedRun {

@@ -28,7 +28,8 @@ Job TinyJob(const ModelConfig& model, const ParallelConfig& parallel) {
 
 // Executed on threads, and what is recorded of it.
 ExecutedRun Executed(const Job& job) {
-  const Workload workload = ExecutableWorkload(job, 1);
+  Workload workload = ExecutableWorkload(job, 1);
+  workload.graph = GraphOf(job, workload.schedule);
   ExecutedRun run{.job = job,
                   .backend = RunBackend::kThreads,
                   .machine = "a machine",
@@ -203,6 +204,15 @@ TEST_F(ExecutedRunsFiles, ByTheCurvesGivenOrTheirOwn) {
                                 "was executed"}));
 }
 
+std::string MistakesIn(const std::vector<std::string>& files) {
+  try {
+    CompareWithExecuted(files, std::nullopt);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST_F(ExecutedRunsFiles, CurvesOfAnotherGpuAndStepsGivenTwice) {
   Job job = TinyJob(TinyModel(), {.tensor = 2});
   job.cluster.gpu.calibration_file = "own.json";
@@ -217,14 +227,7 @@ TEST_F(ExecutedRunsFiles, CurvesOfAnotherGpuAndStepsGivenTwice) {
   EXPECT_EQ(CompareWithExecuted(once, "other.json").warnings,
             std::vector<std::string>(
                 {"run.json: was executed on local-cpu, and other.json is of H100-SXM"}));
-  const std::vector<std::string> files{"run.json", "copy.json", "run.json", "none.json"};
-  std::string message;
-  try {
-    CompareWithExecuted(files, std::nullopt);
-  } catch (const ConfigError& error) {
-    message = error.what();
-  }
-  EXPECT_EQ(message,
+  EXPECT_EQ(MistakesIn({"run.json", "copy.json", "run.json", "none.json"}),
             "none.json: no such file\n"
             "copy.json: holds the same step as run.json; expected each step once\n"
             "run.json: holds the same step as run.json; expected each step once");
@@ -233,14 +236,7 @@ TEST_F(ExecutedRunsFiles, CurvesOfAnotherGpuAndStepsGivenTwice) {
 TEST_F(ExecutedRunsFiles, MistakesOfAllFiles) {
   Write("one.json", WriteExecutedRun(Executed(TinyJob(TinyModel(), {}))));
   Write("two.json", "{}");
-  const std::vector<std::string> files{"one.json", "two.json", "three.json"};
-  std::string message;
-  try {
-    CompareWithExecuted(files, std::nullopt);
-  } catch (const ConfigError& error) {
-    message = error.what();
-  }
-  EXPECT_EQ(message,
+  EXPECT_EQ(MistakesIn({"one.json", "two.json", "three.json"}),
             "two.json: at /executed: expected an object, got nothing (this field is required)\n"
             "two.json: at /job: expected an object, got nothing (this field is required)\n"
             "three.json: no such file\n"
