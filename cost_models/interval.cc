@@ -50,9 +50,9 @@ Interval StepInterval(RunClass c) {
     case RunClass::kDenseBlackwell:
       return {0.90, 1.18};  // 94 runs
     case RunClass::kMoe:
-      return {0.92, 1.51};  // 22 runs: few, and predictions too fast
+      return {0.92, 1.45};  // 22 runs: few, and predictions too fast
     case RunClass::kMoeBlackwell:
-      return {0.86, 1.21};  // 92 runs
+      return {0.86, 1.25};  // 92 runs
     case RunClass::kFsdp:
       return {0.92, 1.12};  // 231 runs
     case RunClass::k2021:

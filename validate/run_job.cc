@@ -380,17 +380,24 @@ TrainingConfig TrainingOf(const PublishedRun& run, Framework framework, Precisio
   t.tp_comm_overlap = run.traits.async_tp.value_or(
       (Has(name, "nemo") || Has(name, "bridge") || Has(name, "megatron-core")) && !run.model.moe &&
       run.tp.value_or(1) > 1 && !fsdp);
-  t.expert_overlap = run.traits.expert_overlap.value_or(false);
+  // Where its recipes for experts have a graph of the whole step, they overlap the exchanges, too
+  // (_enable_hybridep_full_iteration_mxfp8 and its like in perf_recipes, 0.5 and 0.6).
+  t.expert_overlap = run.traits.expert_overlap.value_or(Has(name, "bridge") && run.model.moe &&
+                                                        run.traits.cuda_graph == "full");
   t.moe_token_drop = run.traits.token_drop.value_or(false);
   t.launch_blocking = run.traits.launch_blocking.value_or(false);
-  // Megatron-Bridge's recipes send one copy to a GPU (DeepEP, HybridEP) where experts lie on
-  // several nodes.
+  // A recipe of Megatron-Bridge that names no flexible dispatcher takes NCCL's all-to-all
+  // (moe_token_dispatcher_type of Qwen3 235B on H100, B200 and B300).  0.1.0's had DeepEP where
+  // experts lie on several nodes, unless they drop tokens ("Using token drop, disabling DeepEP").
   const bool across = run.ep.value_or(1) * run.tp.value_or(1) > run.gpus_per_node.value_or(8);
   if (run.traits.dispatcher == "deepep" || run.traits.dispatcher == "hybridep" ||
-      (run.traits.dispatcher.empty() && Has(name, "bridge") && across)) {
+      (run.traits.dispatcher.empty() && Has(name, "bridge") && Has(name, "25.09") && across &&
+       !t.moe_token_drop)) {
     t.moe_dispatcher = MoeDispatcher::kDeepEp;
   }
-  if (run.traits.cuda_graph == "partial") t.cuda_graph = CudaGraph::kPartial;
+  if (run.traits.cuda_graph == "partial" || Has(notes, "te cuda graphs")) {
+    t.cuda_graph = CudaGraph::kPartial;
+  }
   if (run.traits.cuda_graph == "full") t.cuda_graph = CudaGraph::kFull;
   return t;
 }

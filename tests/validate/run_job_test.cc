@@ -155,6 +155,34 @@ TEST(RunJob, AShareOfLayersThatIsNotSaidIsTheLeastThatFits) {
   EXPECT_FALSE(estimator.Itemise(plan).fits());
 }
 
+// scripts/performance/configs and src/megatron/bridge/perf_recipes of Megatron-Bridge, 0.1 to 0.6.
+TEST(RunJob, RecipesOfMegatronBridgeSayWhatTheirRowsDoNot) {
+  PublishedRun run = Base();
+  run.framework = "Megatron-Bridge / Megatron-Core (NeMo 26.04)";
+  run.model.moe = true;
+  run.model.experts = 128;
+  run.model.topk = 8;
+  run.model.moe_ffn = 1536;
+  run.ep = 16;  // on two nodes
+  EXPECT_EQ(JobOf(run).job.training.moe_dispatcher, MoeDispatcher::kAllToAll);
+  run.framework = "Megatron-Bridge / Megatron-Core (NeMo 25.09)";
+  EXPECT_EQ(JobOf(run).job.training.moe_dispatcher, MoeDispatcher::kDeepEp);
+  run.traits.token_drop = true;
+  EXPECT_EQ(JobOf(run).job.training.moe_dispatcher, MoeDispatcher::kAllToAll);
+
+  run.traits = {};
+  run.traits.cuda_graph = "partial";
+  EXPECT_FALSE(JobOf(run).job.training.expert_overlap);
+  run.traits.cuda_graph = "full";
+  EXPECT_TRUE(JobOf(run).job.training.expert_overlap);
+  run.traits.expert_overlap = false;
+  EXPECT_FALSE(JobOf(run).job.training.expert_overlap);
+
+  run.traits = {};
+  run.notes = "HybridEP, TE CUDA graphs moe_router+moe_preprocess";
+  EXPECT_EQ(JobOf(run).job.training.cuda_graph, CudaGraph::kPartial);
+}
+
 TEST(RunJob, TraitsAreFieldsOfTheJob) {
   PublishedRun run = Base();
   run.traits.cuda_graph = "full";
