@@ -108,7 +108,16 @@ class TensorComparison {
     }
   }
 
-  Agreement Result(std::string what, double limit) const {
+  // Of each tensor, how far off its furthest element is.
+  std::map<TensorName, double> off() const {
+    std::map<TensorName, double> all;
+    for (const auto& [name, arrived] : arrived_) all[name] = arrived.off;
+    return all;
+  }
+
+  // The tensor that comes nearest to its limit, or is furthest over it.  `also` may be off beside
+  // `limit`, of each tensor.
+  Agreement Result(std::string what, double limit, const std::map<TensorName, double>& also) const {
     Agreement result{.what = std::move(what), .limit = limit};
     for (const auto& [name, arrived] : arrived_) {
       const std::vector<double>& reference = reference_.at(name);
@@ -118,8 +127,11 @@ class TensorComparison {
       if (std::count(arrived.there.begin(), arrived.there.end(), char(0)) > 0) {
         error = std::numeric_limits<double>::infinity();
       }
-      if (result.compared == 0 || error > result.error) {
+      const auto more = also.find(name);
+      const double own = limit + (more != also.end() && largest > 0 ? more->second / largest : 0);
+      if (result.compared == 0 || error / own > result.error / result.limit) {
         result.error = error;
+        result.limit = own;
         result.worst = Text(name, workload_.model);
       }
       ++result.compared;
@@ -134,10 +146,11 @@ class TensorComparison {
   std::map<TensorName, Arrived> arrived_;
 };
 
-// Rank 0: of all ranks against the reference; others send theirs.
-void Compare(const Workload& workload, const Execution& execution, bool gradients,
-             const Reference* reference, double limit, Communicator& communicator,
-             RunOutcome& outcome) {
+// Rank 0: of all ranks against the reference; others send theirs.  What each tensor is off by.
+std::map<TensorName, double> Compare(const Workload& workload, const Execution& execution,
+                                     bool gradients, const Reference* reference, double limit,
+                                     const std::map<TensorName, double>& also,
+                                     Communicator& communicator, RunOutcome& outcome) {
   const std::vector<Message> own = MessagesOf(workload, execution, gradients);
   if (communicator.rank() != 0) {
     const std::uint64_t count = own.size();
@@ -147,7 +160,7 @@ void Compare(const Workload& workload, const Execution& execution, bool gradient
       communicator.Send(0, kReportTag, std::as_bytes(std::span(&size, 1)));
       communicator.Send(0, kReportTag, std::as_bytes(std::span(message)));
     }
-    return;
+    return {};
   }
   TensorComparison comparison(workload, gradients ? reference->gradients() : reference->weights());
   for (const Message& message : own) comparison.Take(0, message);
@@ -161,7 +174,8 @@ void Compare(const Workload& workload, const Execution& execution, bool gradient
       comparison.Take(rank, message);
     }
   }
-  outcome.agreements.push_back(comparison.Result(gradients ? "gradients" : "weights", limit));
+  outcome.agreements.push_back(comparison.Result(gradients ? "gradients" : "weights", limit, also));
+  return comparison.off();
 }
 
 void CheckSameWorkload(const Workload& workload, Exchange& exchange) {
@@ -305,6 +319,7 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   Agreement losses{.what = "loss", .worst = {}, .limit = limits.loss};
   RankOfRun own;
   std::vector<Records> records;
+  std::map<TensorName, double> adam_makes;  // of what gradients are off
   for (int step = 0; step < options.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     outcome.losses.push_back(execution.ComputeGradients(step));
@@ -315,7 +330,14 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
       if (step == 0) CheckDecided(*reference, workload, options.type);
     }
     if (options.verify && step == 0) {
-      Compare(workload, execution, true, of_reference, limits.tensors, communicator, outcome);
+      adam_makes = Compare(workload, execution, true, of_reference, limits.tensors, {},
+                           communicator, outcome);
+      // A gradient that is zero but for rounding, as a key bias's is without rotation, is divided
+      // by epsilon alone.
+      for (auto& [name, off] : adam_makes) {
+        if (!std::isfinite(off)) off = 0;  // not a matter of rounding
+        off *= options.steps * options.adam.rate / options.adam.epsilon;
+      }
     }
     if (compares) {
       const double error = std::abs(outcome.losses.back() - expected) / std::abs(expected);
@@ -355,7 +377,8 @@ RunOutcome RunSteps(const Workload& workload, const RunOptions& options, Communi
   if (compares) outcome.agreements.insert(outcome.agreements.begin(), losses);
   // In single precision Adam turns the sign of a gradient near zero into a whole step.
   if (options.verify && !single) {
-    Compare(workload, execution, false, of_reference, limits.tensors, communicator, outcome);
+    Compare(workload, execution, false, of_reference, limits.tensors, adam_makes, communicator,
+            outcome);
   }
   return outcome;
 }

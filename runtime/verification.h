@@ -5,7 +5,8 @@
 // Every rank computes its part; rank 0 runs runtime/reference on the same workload, gets every
 // rank's gradients of the first step and weights after the last, and compares element by element:
 // of each tensor max|a - b| / max|b|, b being the reference.  An element that no rank sent, or that
-// is not a number, is an error of infinity.
+// is not a number, is an error of infinity.  Weights may be off by what Adam makes of what their
+// gradients were off, too: rate / epsilon times it at most, a step.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +56,7 @@ struct RecordedStep {
   int number = 0;  // from 0
 };
 
-// Of one kind of quantity, the tensor that is furthest off.
+// Of one kind of quantity, the tensor that is furthest off for its limit.
 struct Agreement {
   std::string what;   // "loss", "gradients", "weights"
   std::string worst;  // tensor, or step of the loss

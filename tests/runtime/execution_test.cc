@@ -5,6 +5,7 @@
 #include "runtime/execution.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -280,6 +281,21 @@ TEST(Execution, RecomputeByRank) {
   EXPECT_GT(again[2], 0);
   EXPECT_LT(again[2], 3 * again[0]);
   EXPECT_EQ(again[3], 0);
+}
+
+// Attention does not depend on a key bias that is not rotated, so that its gradient is what
+// rounding leaves, which Adam makes a hundred million times larger.
+TEST(Execution, AGradientOfRoundingAloneIsNoDifference) {
+  const Workload workload =
+      TinyWorkload(WithLayers(TinyGpt(), 2),
+                   {.tensor = 2, .sequence_parallel = true, .context = 2, .data = 2, .zero = 3});
+  const RunOutcome outcome = RunInThreads(workload, {.steps = 12, .verify = true});
+  const Agreement& weights = outcome.agreements.at(2);
+  EXPECT_EQ(weights.what, "weights");
+  EXPECT_THAT(weights.worst, testing::HasSubstr("kv_bias"));
+  EXPECT_GT(weights.error, 1e-10);
+  EXPECT_TRUE(weights.holds()) << weights.error << " of " << weights.limit;
+  EXPECT_LT(weights.limit, 1e-8);
 }
 
 TEST(Execution, SameBytesEveryTime) {

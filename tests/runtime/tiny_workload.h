@@ -72,20 +72,24 @@ inline StepSpec SpecOf(const Workload& workload) {
   return StepSpecOf(estimator, workload.parallel, workload.schedule);
 }
 
-inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
-                             std::int64_t global_batch = 4, std::int64_t sequence = 16) {
-  const TrainingConfig training{.global_batch_size = global_batch, .seq_length = sequence};
+inline Workload WorkloadOf(const ModelConfig& model, const TrainingConfig& training,
+                           const ParallelConfig& parallel) {
   const auto verdict =
       CheckPlan(model, training, FindGpu("H100"), std::int64_t(parallel.gpus()), parallel);
   EXPECT_FALSE(verdict) << verdict->detail;
+  const std::int64_t together = std::int64_t{1} * parallel.data * parallel.micro_batch_size;
   Workload workload{
       .model = model,
       .training = training,
       .parallel = parallel,
-      .schedule = BuildSchedule(ScheduleOf(
-          parallel, global_batch / (std::int64_t{1} * parallel.data * parallel.micro_batch_size)))};
+      .schedule = BuildSchedule(ScheduleOf(parallel, training.global_batch_size / together))};
   workload.graph = BuildStepGraph(SpecOf(workload));
   return workload;
+}
+
+inline Workload TinyWorkload(const ModelConfig& model, const ParallelConfig& parallel,
+                             std::int64_t global_batch = 4, std::int64_t sequence = 16) {
+  return WorkloadOf(model, {.global_batch_size = global_batch, .seq_length = sequence}, parallel);
 }
 
 inline Workload InFp8(Workload workload) {
