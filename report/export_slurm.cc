@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "report/export_notes.h"
+#include "report/megatron_settings.h"
 
 namespace millwright {
 
@@ -42,9 +43,11 @@ void ExportSlurm(const Job& job, Exported& exported) {
       "set -euo pipefail\n"
       "source \"${SLURM_SUBMIT_DIR:-.}/megatron_args.sh\"\n"
       "head_node=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n";
-  // Megatron asks for it where tp or cp is above 1, but for FSDP, which wants more.
-  if ((p.tensor > 1 || p.context > 1) && p.zero < 2) {
-    text += "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+  // Before Blackwell Megatron asks for 1 where tp or cp is above 1, but for FSDP, which wants more,
+  // and for the experts' exchange under compute, with which 32 is taken too.
+  if ((p.tensor > 1 || p.context > 1) && !WrittenAsFsdp(p)) {
+    text +=
+        fmt::format("export CUDA_DEVICE_MAX_CONNECTIONS={}\n", WrittenExpertOverlap(job) ? 32 : 1);
   }
   text += fmt::format(
       "srun torchrun --nnodes={} --nproc-per-node={} \\\n"
