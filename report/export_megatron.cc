@@ -127,6 +127,13 @@ std::string PatternList(std::string_view pattern) {
   return fmt::format("[{}]", list);
 }
 
+// The name of the type of PyTorch for which the command line has a word (arguments.py).
+std::string_view TorchType(std::string_view word) {
+  if (word == "bf16") return "torch.bfloat16";
+  if (word == "fp16") return "torch.float16";
+  return word == "fp8" ? "torch.uint8" : "torch.float32";
+}
+
 bool IsNumber(const std::string& value) {
   return !value.empty() && value.find_first_not_of("0123456789.") == std::string::npos;
 }
@@ -141,6 +148,9 @@ std::string YamlValue(const MegatronSetting& setting) {
                     setting.option == "--hierarchical-context-parallel-sizes";
   if (setting.option == "--moe-layer-freq" || setting.option == "--window-attn-skip-freq") {
     return PatternList(setting.values.front());
+  }
+  if (setting.option == "--exp-avg-dtype" || setting.option == "--exp-avg-sq-dtype") {
+    return fmt::format("\"{}\"", TorchType(setting.values.front()));
   }
   if (setting.option == "--window-size") {
     return fmt::format("[{}]", setting.values.front());

@@ -278,7 +278,7 @@ TEST(ExportMegatron, GraphsRecomputeNothingThatDrawsNumbers) {
   job.training.seq_length = 2048;
   const auto graph = [&] {
     const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
-    const std::string text = FileOf(exported, "megatron_args.sh");
+    std::string text = FileOf(exported, "megatron_args.sh");
     EXPECT_EQ(text.find("--cuda-graph-impl ") == std::string::npos,
               !Said(exported, "training.cuda_graph").empty());
     return text;
@@ -371,6 +371,21 @@ TEST(ExportBridge, SaysInYamlWhatTheCommandLineEvaluates) {
               HasSubstr("\n  activation_func: relu\n"));
 }
 
+TEST(ExportBridge, TypesAreNamedAsPyTorchDoes) {
+  // Where a field has a torch.dtype, text is looked up in torch (omegaconf_utils.py): of "bf16" the
+  // text would be left.  The command line's fp8 is torch.uint8 (megatron/training/arguments.py).
+  Job job = MakeJob("llama-3.1-8b", 1, {.data = 8, .zero = 1});
+  const auto yaml = [&] {
+    return FileOf(ExportOnly(job, ExportFormat::kBridge), "megatron_bridge.yaml");
+  };
+  job.training.moment_bytes = 4;
+  EXPECT_THAT(yaml(), HasSubstr("\n  exp_avg_dtype: \"torch.bfloat16\"\n"
+                                "  exp_avg_sq_dtype: \"torch.bfloat16\"\n"));
+  EXPECT_THAT(MegatronText(job), HasSubstr("--exp-avg-dtype bf16"));
+  job.training.moment_bytes = 2;
+  EXPECT_THAT(yaml(), HasSubstr("\n  exp_avg_dtype: \"torch.uint8\"\n"));
+}
+
 TEST(ExportTorchtitan, KeysAreThoseOfTheLastToml) {
   // A key that there is not is an error ("Invalid field names in ..."): job_config.py of early 2026
   // has [compile], quantize.* and expert_tensor_parallel_degree.
@@ -391,8 +406,8 @@ TEST(ExportTorchtitan, KeysAreThoseOfTheLastToml) {
         "\n[quantize.linear.float8]\nrecipe_name = \"tensorwise\"\n",
         "\nfilter_fqns = [\"output\", \"router.gate\"]\n",
         "\n[quantize.grouped_mm.float8]\nfqns = [\"experts\"]\n", "\n[compile]\nenable = true\n",
-        "\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 2\n"
-        "expert_parallel_comm_backend = \"deepep\"\n"}) {
+        "\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 2\n",
+        "\nexpert_parallel_comm_backend = \"deepep\"\n"}) {
     EXPECT_THAT(toml, HasSubstr(lines));
   }
   EXPECT_THAT(Said(exported, "parallel.expert_parallel"), "");
@@ -435,7 +450,7 @@ TEST(ExportDeepSpeed, GradientsAreOfATypeThatItTakes) {
   Job job = MakeJob("llama-3.1-8b", 1, {.data = 8, .zero = 0});
   const auto type = [&] {
     const Exported exported = ExportOnly(job, ExportFormat::kDeepSpeed);
-    const std::string name =
+    std::string name =
         nlohmann::json::parse(FileOf(exported, "deepspeed.json"))["data_types"]["grad_accum_dtype"];
     EXPECT_EQ(Said(exported, "training.gradient_bytes").empty(),
               (name == "fp32") == (job.training.gradient_bytes == 4));
@@ -527,6 +542,14 @@ TEST(ExportSlurm, RacksAreHostsOfTrays) {
   EXPECT_THAT(text, HasSubstr("\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n"));
   ASSERT_EQ(exported.unexpressed.size(), 1U);
   EXPECT_EQ(exported.unexpressed[0].field, "cluster");
+}
+
+TEST(ExportSlurm, SaysWhichRanksAreNeighbours) {
+  Job job = MakeJob("llama-3.1-8b", 4, {.tensor = 4, .pipeline = 2, .data = 4});
+  const auto script = [&] { return FileOf(ExportOnly(job, ExportFormat::kSlurm), "run.sbatch"); };
+  EXPECT_THAT(script(), HasSubstr("tensor (tp 4), context (cp 1), data (dp 4), pipeline (pp 2);"));
+  job.parallel.order = RankOrder::kPipelineInside;
+  EXPECT_THAT(script(), HasSubstr("tensor (tp 4), context (cp 1), pipeline (pp 2), data (dp 4);"));
 }
 
 TEST(ExportFormats, AreNamed) {
