@@ -186,6 +186,17 @@ void TorchData(ConfigTree& tree, ImportedRun& run) {
         "parallelism.context_parallel_rotate_method: allgather is costed as a ring");
   }
   Set(p.expert, tree.Int(kSection, "expert_parallel_degree", {1, kMostDegree}));
+  const auto expert_tensor = tree.Int(kSection, "expert_tensor_parallel_degree", {1, kMostDegree});
+  if (p.expert > 1) Set(p.expert_tensor, expert_tensor);  // without effect at ep 1
+  const std::string backend =
+      tree.Choice(kSection, "expert_parallel_comm_backend", {"standard", "deepep"});
+  if (backend == "deepep" && p.expert > 1) {
+    run.job.training.moe_dispatcher = MoeDispatcher::kDeepEp;
+  }
+  // On by default, and of DualPipeV alone.
+  run.job.training.expert_overlap =
+      tree.Bool(kSection, "pipeline_parallel_expert_parallel_overlap", true) &&
+      p.schedule == ScheduleKind::kDualPipeV && p.pipeline > 1 && p.expert > 1;
   Set(run.optimizer_instances,
       tree.Int(kSection, "data_parallel_replicate_degree", {1, kMostDegree}));
   const auto shard = tree.Int(kSection, "data_parallel_shard_degree", {-1, kMostDegree});
@@ -210,7 +221,8 @@ void TorchData(ConfigTree& tree, ImportedRun& run) {
 void TorchRecompute(ConfigTree& tree, ImportedRun& run) {
   constexpr std::string_view kSection = "activation_checkpoint";
   Recompute& r = run.job.parallel.recompute;
-  const std::string mode = tree.Choice(kSection, "mode", {"none", "selective", "full"});
+  const std::string mode =
+      tree.Choice(kSection, "mode", {"none", "selective", "full", "memory_budget"});
   const JsonValue* option = tree.Find(kSection, "selective_ac_option");
   if (mode == "none") return;
   if (mode == "full") {
@@ -225,9 +237,11 @@ void TorchRecompute(ConfigTree& tree, ImportedRun& run) {
   r.granularity = RecomputeGranularity::kSelective;
   r.modules = {RecomputeModule::kMlp, RecomputeModule::kLayerNorm};
   run.warnings.push_back(fmt::format(
-      "activation_checkpoint: selective, {}, is costed as selective(mlp,layernorm)",
-      which == "op" ? std::string("by operator")
-                    : fmt::format("every {} layers", Printable(which, kMostNameShown))));
+      "activation_checkpoint: {} is costed as selective(mlp,layernorm)",
+      mode == "memory_budget" ? std::string("memory_budget, what the compiler chooses,")
+      : which == "op"
+          ? std::string("selective, by operator,")
+          : fmt::format("selective, every {} layers,", Printable(which, kMostNameShown))));
 }
 
 }  // namespace
@@ -261,8 +275,9 @@ ImportedRun ReadTorchtitan(const std::string& file, std::string_view text) {
     if (converters->kind == JsonValue::Kind::kText) names.push_back(converters->text);
     for (const JsonValue& one : converters->items) names.push_back(one.text);
     for (const std::string& name : names) {
-      if (name == "float8") t.precision = Precision::kFp8;
-      if (name == "mx") t.precision = Precision::kMxfp8;
+      // The short names are those up to August 2025.
+      if (name == "float8" || name == "quantize.linear.float8") t.precision = Precision::kFp8;
+      if (name == "mx" || name == "quantize.linear.mx") t.precision = Precision::kMxfp8;
     }
   }
   tree.mistakes().ThrowIfAny();
@@ -298,6 +313,10 @@ ImportedRun ReadDeepSpeed(const std::string& file, std::string_view text) {
     }
   }
   Set(p.zero, tree.Int("zero_optimization", "stage", {0, 3}));
+  const auto shard = tree.Int("zero_optimization", "mics_shard_size", {-1, kMostDegree});
+  if (shard && *shard > 0 && p.zero == 3 && run.gpus && *run.gpus % *shard == 0) {
+    run.optimizer_instances = int(*run.gpus / *shard);
+  }
   const bool bf16 = tree.Bool("bf16", "enabled", false);
   const bool fp16 = tree.Bool("fp16", "enabled", false);
   if (bf16 && fp16) tree.mistakes().Add("/fp16/enabled", "contradicts /bf16/enabled");

@@ -567,10 +567,12 @@ class Interpreter {
   }
 
   void Positions(ModelConfig& m) {
-    const std::string type = Choice("--position-embedding-type",
-                                    {"learned_absolute", "rope", "mrope", "relative", "none"});
+    const std::string type =
+        Choice("--position-embedding-type",
+               {"learned_absolute", "rope", "yarn", "mrope", "relative", "none"});
     m.position_embedding = PositionEmbedding::kLearned;
-    if (type == "rope" || type == "mrope" || Has("--use-rotary-position-embeddings")) {
+    if (type == "rope" || type == "yarn" || type == "mrope" ||
+        Has("--use-rotary-position-embeddings")) {
       m.position_embedding = PositionEmbedding::kRope;
     } else if (type == "relative") {
       Mistake("--position-embedding-type", "relative positions are not modelled");
@@ -758,8 +760,10 @@ class Interpreter {
     Set(p.context, "--context-parallel-size", {1, kMostDegree});
     ContextKind(p);
     Set(p.expert, "--expert-model-parallel-size", {1, kMostDegree});
-    p.expert_tensor = Has("--num-experts") ? p.tensor : 1;
-    Set(p.expert_tensor, "--expert-tensor-parallel-size", {1, kMostDegree});
+    // Without experts it says how many ranks share what is not there (parallel_state.py).
+    int expert_tensor = p.tensor;
+    Set(expert_tensor, "--expert-tensor-parallel-size", {1, kMostDegree});
+    p.expert_tensor = Has("--num-experts") ? expert_tensor : 1;
   }
 
   void ContextKind(ParallelConfig& p) {
@@ -1076,22 +1080,28 @@ class Interpreter {
         Choice("--attention-backend", {"flash", "fused", "unfused", "local", "auto"});
     t.flash_attention = backend != "unfused" && backend != "local";
     t.fp8_activation_store = Has("--activation-func-fp8-input-store");
-    t.fused_cross_entropy = Has("--cross-entropy-loss-fusion");
+    // Megatron's own, the default, keeps fp32 logits (core/fusions/fused_cross_entropy.py).
+    t.fused_cross_entropy = Has("--cross-entropy-loss-fusion") &&
+                            Choice("--cross-entropy-fusion-impl", {"native", "te"}) == "te";
 
-    const std::string graph = Choice("--cuda-graph-impl", {"none", "local", "transformer_engine"});
+    const std::string graph =
+        Choice("--cuda-graph-impl", {"none", "local", "transformer_engine", "full_iteration"});
     const Given* scope = Find("--cuda-graph-scope");
+    if (scope == nullptr) scope = Find("--cuda-graph-modules");  // its name since 2026
     const bool whole =
         scope != nullptr && std::any_of(scope->values.begin(), scope->values.end(),
                                         [](const std::string& v) { return v == "full_iteration"; });
+    const bool full = whole || graph == "full_iteration";
     const bool graphed = (!graph.empty() && graph != "none") || Has("--enable-cuda-graph") ||
                          Has("--external-cuda-graph");
-    t.cuda_graph = !graphed ? CudaGraph::kNone : whole ? CudaGraph::kFull : CudaGraph::kPartial;
+    t.cuda_graph = !graphed ? CudaGraph::kNone : full ? CudaGraph::kFull : CudaGraph::kPartial;
     if (scope != nullptr && !graphed) Warn("--cuda-graph-scope", "has no effect without a graph");
 
     if (!Has("--num-experts")) return;
     const std::string dispatcher =
         Choice("--moe-token-dispatcher-type", {"allgather", "alltoall", "flex"});
-    const std::string flex = Choice("--moe-flex-dispatcher-backend", {"deepep", "hybridep"});
+    const std::string flex =
+        Choice("--moe-flex-dispatcher-backend", {"deepep", "deepepv2", "hybridep", "ncclep"});
     t.moe_dispatcher = dispatcher == "flex" && (Has("--moe-enable-deepep") || !flex.empty())
                            ? MoeDispatcher::kDeepEp
                            : MoeDispatcher::kAllToAll;

@@ -2,8 +2,9 @@
 //
 // Which options Megatron-LM has, and how many values each takes.
 //
-// NVIDIA/Megatron-LM, megatron/training/arguments.py at commit 000c4ac24f61 (late 2025), with a few
-// that went before or came after, which scripts still use.
+// NVIDIA/Megatron-LM, megatron/training/arguments.py at commits 000c4ac24f61 (late 2025) and
+// c99881af1687 (2026, with what it makes from its configuration classes), and a few that went
+// before, which scripts still use.
 #pragma once
 
 #include <span>

@@ -3,13 +3,16 @@
 // DeepSpeed's JSON, and accelerate's YAML for PyTorch FSDP2: data parallelism of a model that is
 // the user's own program.
 //
-// Keys: microsoft/DeepSpeed, docs/_pages/config-json.md at commit 01f31a835dec, and `data_types` of
-// deepspeed/runtime/constants.py; huggingface/trl's and accelerate's example
-// context_parallel_2gpu.yaml of 2025 for FSDP2.  JSON has no comments, so what DeepSpeed cannot be
-// told stands in deepspeed_notes.txt.
+// Keys: deepspeedai/DeepSpeed, deepspeed/runtime/config.py at commit 029f12b3c6b9 and
+// runtime/zero/config.py at 1b88ac366fc9 (2026), and `data_types` of runtime/constants.py; which
+// types of gradients go with which optimizer is in runtime/engine.py, _do_optimizer_sanity_check.
+// huggingface/trl's and accelerate's example context_parallel_2gpu.yaml of 2025 for FSDP2, and what
+// accelerate 1.14 checks (parallelism_config.py, commands/launch.py).  JSON has no comments, so
+// what DeepSpeed cannot be told stands in deepspeed_notes.txt.
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "report/export_notes.h"
@@ -64,6 +67,13 @@ void CannotModelParallelism(const Job& job, ExportNotes& notes) {
          "it is how Millwright counts, not how a step runs");
 }
 
+// What _do_optimizer_sanity_check takes: with ZeRO either, without it one.
+bool GradientsInFp32(int zero, int pipeline, bool fp16, double bytes) {
+  if (zero > 0) return bytes != 2;
+  if (fp16) return false;
+  return bytes != 2 || pipeline == 1;
+}
+
 void CannotRecompute(const Recompute& r, ExportNotes& notes) {
   if (r.granularity == RecomputeGranularity::kSelective) {
     notes.Cannot("parallel.recompute", "which modules are recomputed is the program's own");
@@ -85,11 +95,16 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
     if (differs) notes.Cannot(field, why);
   };
   cannot(p.tensor > 1, "parallel.tensor_parallel",
-         fmt::format("tp {} is how the program divides layers (mpu)", p.tensor));
+         fmt::format("tp {} is how the program divides layers (mpu); of models that it knows, add "
+                     "\"tensor_parallel\": {{\"autotp_size\": {}}}",
+                     p.tensor, p.tensor));
   cannot(p.sequence_parallel, "parallel.sequence_parallel", "it is the program's own");
   cannot(p.context > 1, "parallel.context_parallel",
          fmt::format("cp {} is how the program divides sequences", p.context));
-  cannot(p.zero_shard > 0, "parallel.zero_shard", "state is sharded over all data-parallel ranks");
+  // Groups of neighbouring ranks, which are data-parallel ones where there are no others.
+  const bool mics = p.zero == 3 && p.zero_shard > 0 && p.tensor * p.context * p.pipeline == 1;
+  cannot(p.zero_shard > 0 && !mics, "parallel.zero_shard",
+         "state is sharded over all data-parallel ranks, but at ZeRO 3 without other parallelism");
   cannot(p.placed_otherwise(), "parallel.order", "pipeline stages are outermost");
   cannot(p.pipeline > 1 && p.zero >= 2, "parallel.zero",
          "its pipeline engine refuses ZeRO 2 and 3");
@@ -98,30 +113,38 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
       "the plan is costed for other software; --framework megatron-deepspeed costs that of 2021");
   cannot(t.state != StateScheme::kMegatron, "training.state",
          "weights are a BF16 copy and an fp32 master");
-  cannot(t.gradient_bytes != 2 && t.gradient_bytes != 4, "training.gradient_bytes",
-         "gradients have 2 or 4 bytes; written as 4");
+  const bool fp16 = t.precision == Precision::kFp16;
+  const bool fp32_gradients = GradientsInFp32(p.zero, p.pipeline, fp16, t.gradient_bytes);
+  cannot(t.gradient_bytes != (fp32_gradients ? 4 : 2), "training.gradient_bytes",
+         t.gradient_bytes != 2 && t.gradient_bytes != 4
+             ? fmt::format("gradients have 2 or 4 bytes; written as {}", fp32_gradients ? 4 : 2)
+             : fmt::format("at ZeRO 0 it accumulates those of {}; written as that",
+                           fp16 ? "fp16 in fp16 alone" : "BF16 in fp32 alone"));
   cannot(t.moment_bytes != 8, "training.moment_bytes", "Adam's moments are fp32");
   cannot(t.overlap_param_gather != t.overlap_grad_reduce, "training.overlap_param_gather",
          "overlap_comm is of gradients and parameters alike");
   cannot(recompute.offload_layers > 0, "parallel.recompute",
          "cpu_checkpointing is of what full recomputation keeps, not of layers");
 
-  const bool fp16 = t.precision == Precision::kFp16;
   nlohmann::ordered_json json{
       {"train_batch_size", t.global_batch_size},
       {"train_micro_batch_size_per_gpu", p.micro_batch_size},
       {"gradient_accumulation_steps", MicroBatches(job)},
       {fp16 ? "fp16" : "bf16", {{"enabled", true}}},
       {"data_types",
-       {{"grad_accum_dtype", t.gradient_bytes != 2 ? "fp32"
-                             : fp16                ? "fp16"
-                                                   : "bf16"}}},
+       {{"grad_accum_dtype", fp32_gradients ? "fp32"
+                             : fp16         ? "fp16"
+                                            : "bf16"}}},
       {"zero_optimization",
        {{"stage", p.zero},
         {"overlap_comm", t.overlap_grad_reduce},
         {"reduce_scatter", true},
         {"contiguous_gradients", true}}},
   };
+  if (mics) {
+    json["zero_optimization"]["mics_shard_size"] = p.zero_shard;
+    notes.ByRelease("mics_shard_size wants the model made under deepspeed.zero.MiCS_Init");
+  }
   if (recompute.granularity == RecomputeGranularity::kFull) {
     json["activation_checkpointing"] = {{"partition_activations", false},
                                         {"cpu_checkpointing", false}};
@@ -129,7 +152,8 @@ void ExportDeepSpeed(const Job& job, Exported& exported) {
   notes.AddFile("deepspeed.json", json.dump(2) + '\n');
   notes.AddFile("deepspeed_notes.txt",
                 notes.Head(job, "DeepSpeed configuration deepspeed.json",
-                           "microsoft/DeepSpeed, docs/_pages/config-json.md at commit 01f31a835dec",
+                           "deepspeedai/DeepSpeed, deepspeed/runtime/config.py at commit "
+                           "029f12b3c6b9 (2026)",
                            "Use: give it as --deepspeed_config; the optimizer is yours to add."));
 }
 
@@ -145,8 +169,20 @@ void ExportFsdp(const Job& job, Exported& exported) {
   };
   cannot(p.zero < 2, "parallel.zero",
          fmt::format("FSDP shards gradients too: ZeRO {} is written as ZeRO 2", p.zero));
+  // The ranks of its groups are all that there are.
+  const int data = p.data * p.pipeline;
+  cannot(
+      p.pipeline > 1, "parallel.data_parallel",
+      fmt::format("it has no pipelines, and their {} ranks are written as data-parallel ones, dp "
+                  "{}",
+                  p.pipeline, data));
   const bool whole_groups = p.zero_shard % p.context == 0;
   cannot(!whole_groups, "parallel.zero_shard", "a shard spans whole context groups");
+  const bool alone = whole_groups && p.zero_shard == p.context && data > 1;
+  cannot(alone && (p.tensor > 1 || p.context > 1), "parallel.zero_shard",
+         "tp and cp go with no replicas of one rank; written as one shard");
+  cannot(data == 1 && p.context == 1, "parallel.data_parallel",
+         "there is nothing to shard at dp 1, and it wants a shard of several ranks");
   cannot(p.tensor > 1 && !p.sequence_parallel, "parallel.sequence_parallel",
          "how activations lie is the model's tensor parallel plan");
   cannot(p.context > 1 && p.context_kind != ContextParallelKind::kRing,
@@ -163,14 +199,17 @@ void ExportFsdp(const Job& job, Exported& exported) {
   cannot(recompute.offload_layers > 0, "parallel.recompute", "activations are not offloaded");
   cannot(true, "training.global_batch_size",
          fmt::format("give the program {} a rank and {} passes of accumulation",
-                     Counted(p.micro_batch_size, "sequence"), MicroBatches(job)));
+                     Counted(p.micro_batch_size, "sequence"),
+                     std::max<std::int64_t>(1, MicroBatches(job) / p.pipeline)));
   cannot(true, "training.seq_length", fmt::format("give the program {} tokens", t.seq_length));
 
   const Hosts hosts = HostsOf(job.cluster);
-  const int shard = p.zero_shard > 0 && whole_groups ? p.zero_shard / p.context : p.data;
+  const bool replicas =
+      p.zero_shard > 0 && whole_groups && !(alone && (p.tensor > 1 || p.context > 1));
+  const int shard = replicas ? p.zero_shard / p.context : data;
   std::string yaml = notes.Head(
       job, "accelerate configuration for FSDP2",
-      "accelerate's example context_parallel_2gpu.yaml (2025)",
+      "accelerate's example context_parallel_2gpu.yaml (2025), and accelerate 1.14 (2026)",
       "Use: accelerate launch --config_file fsdp.yaml --machine_rank N --main_process_ip HOST.");
   yaml += fmt::format(
       "\ncompute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: {}\n"
@@ -183,7 +222,7 @@ void ExportFsdp(const Job& job, Exported& exported) {
       "  parallelism_config_cp_size: {}\n",
       t.precision == Precision::kFp16 ? "fp16" : "bf16", hosts.count,
       std::int64_t{hosts.count} * hosts.gpus, p.zero == 3,
-      recompute.granularity == RecomputeGranularity::kFull, p.data / shard, shard, p.tensor,
+      recompute.granularity == RecomputeGranularity::kFull, data / shard, shard, p.tensor,
       p.context);
   notes.AddFile("fsdp.yaml", yaml);
 }

@@ -3,12 +3,16 @@
 // Megatron-LM's arguments as a shell array, and the same as Megatron-Bridge's configuration.
 //
 // Bridge's names: NVIDIA-NeMo/Megatron-Bridge, docs/megatron-lm-to-megatron-bridge.md at commit
-// 167ba2ad3210 (2026), and the presets of megatron/bridge/training/mixed_precision.py.  An option
-// that is not in the table below has the same name there, under `model`.
+// 167ba2ad3210 (2026); training/config.py at 003e863ad19f (2026), training/mixed_precision.py at
+// d9f7643bb960, training/comm_overlap.py at 0685ff5d5e63 and models/gpt_provider.py at 0254ddd44183
+// of src/megatron/bridge.  An option that is not in the table below has the same name there, under
+// `model`.  A YAML's key that there is not is skipped with a warning (training/utils/
+// omegaconf_utils.py at 158aa4e28957).
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "core/unit_text.h"
@@ -39,7 +43,9 @@ constexpr BridgeKey kBridgeKeys[] = {
     {"--group-query-attention", ""},  // follows from the number of groups
     {"--disable-bias-linear", "model.add_bias_linear", "false"},
     {"--untie-embeddings-and-output-weights", "model.share_embeddings_and_output_weights", "false"},
-    {"--squared-relu", "model.activation_func", "squared_relu"},
+    {"--max-position-embeddings", ""},  // it is the sequence length
+    {"--attention-backend", ""},        // an AttnBackend of Python's; by itself it is one that fits
+    {"--use-tp-pp-dp-mapping", "dist.use_tp_pp_dp_mapping"},
     {"--micro-batch-size", "train.micro_batch_size"},
     {"--global-batch-size", "train.global_batch_size"},
     {"--use-distributed-optimizer",
@@ -49,8 +55,8 @@ constexpr BridgeKey kBridgeKeys[] = {
     {"--data-parallel-sharding-strategy", "ddp.data_parallel_sharding_strategy"},
     {"--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion", "false"},
     {"--ckpt-format", "checkpoint.ckpt_format"},
-    {"--overlap-grad-reduce", "ddp.overlap_grad_reduce"},
-    {"--overlap-param-gather", "ddp.overlap_param_gather"},
+    {"--overlap-grad-reduce", ""},  // by default they are on, so that both are always written
+    {"--overlap-param-gather", ""},
     {"--tp-comm-overlap", "comm_overlap.tp_comm_overlap"},
     {"--no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", "false"},
     {"--overlap-moe-expert-parallel-comm", "comm_overlap.overlap_moe_expert_parallel_comm"},
@@ -68,9 +74,11 @@ constexpr BridgeKey kBridgeKeys[] = {
     {"--fp4-recipe", ""},
     {"--fp8-param-gather", ""},
     {"--fp4-param-gather", ""},
+    {"--reuse-grad-buf-for-mxfp8-param-ag", ""},
     {"--grad-reduce-in-bf16", ""},
     {"--accumulate-allreduce-grads-in-fp32", ""},
-    {"--no-check-for-nan-in-loss-and-grad", ""},
+    {"--no-check-for-nan-in-loss-and-grad",
+     "rerun_state_machine.check_for_nan_in_loss ddp.check_for_nan_in_grad", "false"},
 };
 
 std::string_view PrecisionPreset(Precision precision) {
@@ -89,6 +97,43 @@ std::string_view PrecisionPreset(Precision precision) {
   return {};
 }
 
+std::string_view ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kSquaredRelu:
+      return "squared_relu";
+  }
+  return {};
+}
+
+// "([0]*3+[1]*58)", which the command line evaluates and YAML does not, as a list.
+std::string PatternList(std::string_view pattern) {
+  std::string list;
+  for (std::size_t at = pattern.find('['); at != std::string_view::npos;
+       at = pattern.find('[', at + 1)) {
+    const char bit = pattern[at + 1];
+    const std::size_t times = at + 4;  // behind "[0]*"
+    const std::string_view digits =
+        pattern.substr(times, pattern.find_first_not_of("0123456789", times) - times);
+    int count = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    for (int i = 0; i < count; ++i) list += fmt::format("{}{}", list.empty() ? "" : ", ", bit);
+  }
+  return fmt::format("[{}]", list);
+}
+
+// The name of the type of PyTorch for which the command line has a word (arguments.py).
+std::string_view TorchType(std::string_view word) {
+  if (word == "bf16") return "torch.bfloat16";
+  if (word == "fp16") return "torch.float16";
+  return word == "fp8" ? "torch.uint8" : "torch.float32";
+}
+
 bool IsNumber(const std::string& value) {
   return !value.empty() && value.find_first_not_of("0123456789.") == std::string::npos;
 }
@@ -101,6 +146,12 @@ std::string YamlValue(const MegatronSetting& setting) {
   // Python takes a list where the command line takes words or a pattern.
   const bool list = setting.option == "--recompute-modules" ||
                     setting.option == "--hierarchical-context-parallel-sizes";
+  if (setting.option == "--moe-layer-freq" || setting.option == "--window-attn-skip-freq") {
+    return PatternList(setting.values.front());
+  }
+  if (setting.option == "--exp-avg-dtype" || setting.option == "--exp-avg-sq-dtype") {
+    return fmt::format("\"{}\"", TorchType(setting.values.front()));
+  }
   if (setting.option == "--window-size") {
     return fmt::format("[{}]", setting.values.front());
   }
@@ -110,6 +161,38 @@ std::string YamlValue(const MegatronSetting& setting) {
     text += fmt::format("{}{}", text.size() > 1 ? ", " : "", scalar(value));
   }
   return text + ']';
+}
+
+// What presets of mixed precision, which overwrite the model's own fields, do otherwise.
+void PresetNotes(const Job& job, bool overlaps, ExportNotes& notes) {
+  const TrainingConfig& t = job.training;
+  if (t.gradient_bytes == 2 && t.precision != Precision::kFp16) {
+    notes.Cannot("training.gradient_bytes",
+                 "the preset of mixed precision has fp32 gradients; in Python, set "
+                 "cfg.mixed_precision.grad_reduce_in_fp32 = False");
+  }
+  if (t.precision == Precision::kFp8) {
+    notes.Cannot("training.precision",
+                 "the preset keeps the first and the last layer in BF16; in Python, set "
+                 "cfg.mixed_precision.first_last_layers_bf16 = False");
+  }
+  const bool gathered = t.precision == Precision::kFp8 || t.precision == Precision::kMxfp8;
+  if (gathered && t.bf16_weights) {
+    notes.Cannot("training.bf16_weights",
+                 "the preset keeps weights quantised; in Python, set "
+                 "cfg.mixed_precision.fp8_param_gather = False");
+  } else if (t.precision == Precision::kNvfp4 && !t.bf16_weights) {
+    notes.Cannot("training.bf16_weights", "the preset keeps BF16 weights");
+  } else if (t.precision == Precision::kMxfp8 && !overlaps && !WrittenAsFsdp(job.parallel)) {
+    notes.Cannot("training.overlap_param_gather",
+                 "the preset of MXFP8 asserts both overlaps; in Python, set "
+                 "cfg.mixed_precision.fp8_param_gather and reuse_grad_buf_for_mxfp8_param_ag to "
+                 "False");
+  }
+  if (!t.flash_attention) {
+    notes.Cannot("training.flash_attention",
+                 "in Python, set cfg.model.attention_backend = AttnBackend.unfused");
+  }
 }
 
 // Topic by topic, and in each as they come.
@@ -150,11 +233,11 @@ void ExportBridge(const Job& job, Exported& exported) {
   for (const MegatronSetting& s : MegatronSettings(job, notes)) {
     const auto* key = std::find_if(std::begin(kBridgeKeys), std::end(kBridgeKeys),
                                    [&](const BridgeKey& k) { return k.option == s.option; });
+    if (s.option == "--use-tp-pp-dp-mapping" && !job.parallel.placed_otherwise()) {
+      continue;  // which makes no difference, and Megatron-FSDP refuses it
+    }
     if (key != std::end(kBridgeKeys)) {
       AddKeys(tree, key->keys, key->value.empty() ? YamlValue(s) : std::string(key->value));
-    } else if (s.option == "--swiglu" || s.option == "--quick-geglu") {
-      AddKeys(tree, "model.gated_linear_unit", "true");
-      AddKeys(tree, "model.activation_func", s.option == "--swiglu" ? "silu" : "quick_gelu");
     } else if (s.option == "--cpu-offloading-num-layers") {
       AddKeys(tree, "model.cpu_offloading", "true");
       AddKeys(tree, "model.cpu_offloading_num_layers", YamlValue(s));
@@ -168,23 +251,27 @@ void ExportBridge(const Job& job, Exported& exported) {
               fmt::format("{}", job.parallel.virtual_stages));
     }
   }
-  if (job.training.gradient_bytes == 2 && job.training.precision != Precision::kFp16) {
-    notes.Cannot("training.gradient_bytes",
-                 "the preset of mixed precision has fp32 gradients; in Python, set "
-                 "cfg.mixed_precision.grad_reduce_in_fp32 = False");
+  AddKeys(tree, "model.gated_linear_unit", job.model.gated_linear_unit ? "true" : "false");
+  AddKeys(tree, "model.activation_func", std::string(ActivationName(job.model.activation)));
+  AddKeys(tree, "model.should_pad_vocab", "true");
+  const TrainingConfig& t = job.training;
+  const bool gathers = job.parallel.zero >= 1 && t.overlap_grad_reduce && t.overlap_param_gather;
+  AddKeys(tree, "ddp.overlap_grad_reduce comm_overlap.overlap_grad_reduce",
+          t.overlap_grad_reduce ? "true" : "false");
+  AddKeys(tree, "ddp.overlap_param_gather comm_overlap.overlap_param_gather",
+          gathers ? "true" : "false");
+  if (t.cuda_graph != CudaGraph::kNone) {
+    AddKeys(tree, "model.use_te_rng_tracker rng.te_rng_tracker", "true");
   }
-  if (job.training.cuda_graph == CudaGraph::kFull) {
-    notes.Cannot(
-        "training.cuda_graph",
-        "a graph of the whole iteration wants the checks for NaN off, which are set apart");
-  }
+  PresetNotes(job, gathers, notes);
   std::string text = notes.Head(
       job, "Megatron-Bridge overrides",
       "NVIDIA-NeMo/Megatron-Bridge, docs/megatron-lm-to-megatron-bridge.md at commit 167ba2ad3210 "
       "(2026)",
       "Use: merge it over a recipe's ConfigContainer (OmegaConf), or give each line as an "
       "override: "
-      "model.tensor_model_parallel_size=4.");
+      "model.tensor_model_parallel_size=4.  A recipe without comm_overlap wants "
+      "cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False) before it.");
   text += fmt::format("\nmixed_precision: {}\n", PrecisionPreset(job.training.precision));
   for (const auto& [group, entries] : tree) {
     text += fmt::format("{}:\n", group);

@@ -48,6 +48,8 @@ std::string ExportNotes::Head(const Job& job, std::string_view what, std::string
     first = false;
     head += Commented(fmt::format("- {}: {}", u.field, u.why));
   }
+  if (!by_release_.empty()) head += "#\n# By release:\n";
+  for (const std::string& how : by_release_) head += Commented(fmt::format("- {}", how));
   return head;
 }
 

@@ -17,12 +17,15 @@ class ExportNotes {
 
   // The framework cannot be told `field`.
   void Cannot(std::string_view field, std::string_view why);
+  // Releases of the framework differ in how they are told something that is written.
+  void ByRelease(std::string_view how) { by_release_.emplace_back(how); }
+  ExportFormat format() const { return format_; }
   // The plan's recomputation; where each pipeline rank has its own, which no framework can be told,
   // the first rank's.
   const Recompute& RecomputeOf(const ParallelConfig& plan);
 
-  // Comment lines: whose plan it is, where the spelling is from, how to use the file, and what it
-  // does not say.
+  // Comment lines: whose plan it is, where the spelling is from, how to use the file, what it does
+  // not say, and what other releases say otherwise.
   std::string Head(const Job& job, std::string_view what, std::string_view spelling,
                    std::string_view usage) const;
   void AddFile(std::string name, std::string text);
@@ -30,6 +33,7 @@ class ExportNotes {
  private:
   ExportFormat format_;
   Exported& exported_;
+  std::vector<std::string> by_release_;
 };
 
 // GPUs of one host: those of the domain, or of a compute tray where a domain is a rack.

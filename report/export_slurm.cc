@@ -4,11 +4,13 @@
 //
 // torchrun's options: PyTorch, docs/source/elastic/run.rst.  Ranks are numbered host by host in the
 // order of Slurm's node list, and Megatron, torchtitan and Millwright all put tensor innermost,
-// then context, data, and pipeline outermost.
+// then context, data, and pipeline outermost, but for Megatron's --use-tp-pp-dp-mapping, where data
+// is.
 
 #include <fmt/format.h>
 
 #include "report/export_notes.h"
+#include "report/megatron_settings.h"
 
 namespace millwright {
 
@@ -32,19 +34,22 @@ void ExportSlurm(const Job& job, Exported& exported) {
       job, "Slurm script", "sbatch and torchrun (PyTorch 2), one launcher a host",
       "Use: sbatch run.sbatch, in the folder of megatron_args.sh, with your account, partition and "
       "data options added.");
+  const std::string data = fmt::format("data (dp {})", p.data);
+  const std::string pipeline = fmt::format("pipeline (pp {})", p.pipeline);
+  const bool inside = p.placed_otherwise();
   text += fmt::format(
-      "#\n# Ranks: tensor innermost (tp {}), then context (cp {}), data (dp {}), pipeline "
-      "outermost\n"
-      "# (pp {}); hosts in the order of the node list, so keep hosts of one leaf switch "
-      "together.\n",
-      p.tensor, p.context, p.data, p.pipeline);
+      "#\n# Ranks: from the innermost, tensor (tp {}), context (cp {}), {}, {};\n"
+      "# hosts in the order of the node list, so keep hosts of one leaf switch together.\n",
+      p.tensor, p.context, inside ? pipeline : data, inside ? data : pipeline);
   text +=
       "set -euo pipefail\n"
       "source \"${SLURM_SUBMIT_DIR:-.}/megatron_args.sh\"\n"
       "head_node=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n";
-  // Megatron asks for it where tp or cp is above 1, but for FSDP, which wants more.
-  if ((p.tensor > 1 || p.context > 1) && p.zero < 2) {
-    text += "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+  // Before Blackwell Megatron asks for 1 where tp or cp is above 1, but for FSDP, which wants more,
+  // and for the experts' exchange under compute, with which 32 is taken too.
+  if ((p.tensor > 1 || p.context > 1) && !WrittenAsFsdp(p)) {
+    text +=
+        fmt::format("export CUDA_DEVICE_MAX_CONNECTIONS={}\n", WrittenExpertOverlap(job) ? 32 : 1);
   }
   text += fmt::format(
       "srun torchrun --nnodes={} --nproc-per-node={} \\\n"

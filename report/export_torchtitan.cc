@@ -2,8 +2,12 @@
 //
 // torchtitan's TOML and its pipeline schedule as CSV.
 //
-// Keys: pytorch/torchtitan, torchtitan/config/job_config.py at commit 6404b932421f (August 2025;
-// later releases configure in Python, under the same names).  The CSV is
+// Keys: pytorch/torchtitan, torchtitan/config/job_config.py of early 2026, the last form that is
+// read from TOML, in which a key that there is not is an error; that of August 2025 (commit
+// 6404b932421f) says torch.compile and float8 elsewhere.  Since then a configuration is a function
+// in Python (torchtitan/config/configs.py at commit 0014ac2ca45a).  What parallel_dims.py (commit
+// 0119de156de5) and pipeline_parallel.py (commit 02ef790c7961) of torchtitan/distributed assert,
+// and torch 2.14's schedules, is said where a plan is otherwise.  The CSV is
 // torch.distributed.pipelining's compute-only form (torch/distributed/pipelining/schedules.py): a
 // line a rank, each action a stage, a letter and a micro-batch: F forward, B backward, I and W its
 // halves, "(0F4;3B1)OVERLAP_F_B" two that run together.
@@ -20,6 +24,14 @@ namespace {
 
 // A schedule of more actions makes a file that nobody loads.
 constexpr double kMostActions = 4e6;
+
+// Of these torch has the very order, with fewer synchronisations; with a CSV it would not overlap
+// the experts of a DualPipeV either (pipeline_parallel.py).
+bool IsTorchsOrder(ScheduleKind kind) {
+  return kind == ScheduleKind::k1F1B || kind == ScheduleKind::kGpipe ||
+         kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kZbH1 ||
+         kind == ScheduleKind::kDualPipeV;
+}
 
 // Where stages lie and, where torchtitan has it by name, the order too.
 std::string_view ScheduleName(ScheduleKind kind) {
@@ -103,6 +115,15 @@ std::string StageModules(const std::vector<int>& layers) {
   return text + "]";
 }
 
+// Of the linear layers and, where there are some, of the experts.
+std::string Converters(const ModelConfig& model, std::string_view what) {
+  return fmt::format("converters = [\"quantize.linear.{}\"{}]\n", what,
+                     model.has_moe() ? fmt::format(", \"quantize.grouped_mm.{}\"", what) : "");
+}
+std::string FilteredModules(const ModelConfig& model) {
+  return fmt::format("filter_fqns = [\"output\"{}]\n", model.has_moe() ? ", \"router.gate\"" : "");
+}
+
 void ModelSection(const Job& job, ExportNotes& notes, std::string& toml) {
   // torchtitan/models/llama3/train_configs: what has a flavor of its own.
   struct Flavor {
@@ -123,14 +144,20 @@ void ModelSection(const Job& job, ExportNotes& notes, std::string& toml) {
     case Precision::kBf16:
       break;
     case Precision::kFp8:
+      toml += Converters(job.model, "float8");
       toml +=
-          "converters = [\"float8\"]\n\n[float8]\nrecipe_name = \"tensorwise\"\n"
-          "enable_fsdp_float8_all_gather = true\nfilter_fqns = [\"output\"]\n";
+          "\n[quantize.linear.float8]\nrecipe_name = \"tensorwise\"\n"
+          "enable_fsdp_float8_all_gather = true\n";
+      toml += FilteredModules(job.model);
+      if (job.model.has_moe()) toml += "\n[quantize.grouped_mm.float8]\nfqns = [\"experts\"]\n";
       break;
     case Precision::kMxfp8:
-      toml +=
-          "converters = [\"mx\"]\n\n[mx]\nrecipe_name = \"mxfp8_cublas\"\n"
-          "filter_fqns = [\"output\"]\n";
+      toml += Converters(job.model, "mx");
+      toml += "\n[quantize.linear.mx]\nrecipe_name = \"mxfp8_cublas\"\n";
+      toml += FilteredModules(job.model);
+      if (job.model.has_moe()) {
+        toml += "\n[quantize.grouped_mm.mx]\nrecipe_name = \"mxfp8\"\nfqns = [\"experts\"]\n";
+      }
       break;
     case Precision::kFp16:
       notes.Cannot("training.precision", "it has no fp16; written as BF16");
@@ -148,10 +175,23 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
   const ParallelConfig& p = job.parallel;
   const std::int64_t local =
       p.pipeline > 1 ? t.global_batch_size / p.data : std::int64_t{p.micro_batch_size};
+  const bool divided = p.pipeline > 1 && SplitsBackward(p.schedule);
   toml += fmt::format(
       "\n[training]\nlocal_batch_size = {}\nglobal_batch_size = {}\nseq_len = {}\n"
-      "mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\ncompile = {}\n",
-      local, t.global_batch_size, t.seq_length, t.framework == Framework::kFsdpCompiled);
+      "mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\n\n[compile]\n"
+      "enable = {}\n",
+      local, t.global_batch_size, t.seq_length,
+      t.framework == Framework::kFsdpCompiled && !divided);
+  if (t.framework == Framework::kFsdpCompiled && divided) {
+    notes.Cannot("training.framework",
+                 fmt::format("torch refuses torch.compile with {}, whose backward pass is divided",
+                             NameOf(p.schedule)));
+  }
+  const std::int64_t cut = p.tensor * 2LL * p.context;
+  if ((p.tensor > 1 || p.context > 1) && t.seq_length % cut != 0) {
+    notes.Cannot("training.seq_length",
+                 fmt::format("{} tokens are to be a multiple of {}, 2 tp cp", t.seq_length, cut));
+  }
   const TrainingConfig standard;
   const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
     if (differs) notes.Cannot(field, why);
@@ -180,40 +220,42 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
   cannot(!t.overlap_param_gather, "training.overlap_param_gather", "FSDP always overlaps");
   cannot(!t.overlap_p2p, "training.overlap_p2p", "sends are always asynchronous");
   cannot(!t.cp_comm_overlap, "training.cp_comm_overlap", "the exchange is always overlapped");
-  cannot(t.expert_overlap && p.schedule != ScheduleKind::kDualPipeV, "training.expert_overlap",
-         "only DualPipeV overlaps the experts' exchange");
-  cannot(t.moe_dispatcher != MoeDispatcher::kAllToAll, "training.moe_dispatcher",
-         "experts exchange by all-to-all");
+  const bool with_experts = job.model.has_moe() && p.expert > 1;
+  cannot(t.expert_overlap && (p.schedule != ScheduleKind::kDualPipeV || !with_experts),
+         "training.expert_overlap", "only DualPipeV overlaps the experts' exchange");
+  cannot(t.moe_dispatcher != MoeDispatcher::kAllToAll && !with_experts, "training.moe_dispatcher",
+         "nothing is exchanged at ep 1");
   cannot(t.mfu_convention != standard.mfu_convention, "training.mfu_convention",
          "it is how Millwright counts, not how a step runs");
 }
 
+// FSDP shards over dp_shard x cp ranks.
+int ShardDegree(const ParallelConfig& p) {
+  const bool alone = p.tensor == 1 && p.context == 1 && p.pipeline == 1;
+  if (p.zero == 0 && alone) return 1;
+  if (p.zero_shard == 1 && !alone) return p.data;
+  if (p.zero_shard > 0 && p.zero_shard % p.context == 0) return p.zero_shard / p.context;
+  return p.data;
+}
+
 void DataParallelKeys(const ParallelConfig& p, ExportNotes& notes, std::string& toml) {
-  // FSDP shards over dp_shard x cp ranks.
-  int shard = p.data;
-  if (p.zero == 0) {
-    shard = 1;
-    if (p.tensor > 1 || p.context > 1 || p.pipeline > 1) {
-      notes.Cannot("parallel.zero",
-                   "plain data parallelism goes with no other; ZeRO is at least 2");
-      shard = p.data;
-    }
+  const int shard = ShardDegree(p);
+  if (p.zero == 0 && (p.tensor > 1 || p.context > 1 || p.pipeline > 1)) {
+    notes.Cannot("parallel.zero", "plain data parallelism goes with no other; ZeRO is at least 2");
   } else if (p.zero == 1) {
     notes.Cannot("parallel.zero", "the optimizer alone is not sharded; written as ZeRO-2");
   }
-  if (p.zero_shard > 0) {
-    if (p.zero_shard % p.context == 0) {
-      shard = p.zero_shard / p.context;
-    } else {
-      notes.Cannot("parallel.zero_shard",
-                   fmt::format("a shard spans whole context groups, and cp {} does not divide {}",
-                               p.context, p.zero_shard));
-    }
+  if (p.zero_shard == 1 && shard > 1) {
+    notes.Cannot("parallel.zero_shard", "plain data parallelism goes with no other");
+  } else if (p.zero_shard % p.context != 0) {
+    notes.Cannot("parallel.zero_shard",
+                 fmt::format("a shard spans whole context groups, and cp {} does not divide {}",
+                             p.context, p.zero_shard));
   }
   toml += fmt::format(
       "data_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
       "fsdp_reshard_after_forward = \"{}\"\n",
-      p.data / std::max(1, shard), std::max(1, shard), p.zero == 3 ? "always" : "never");
+      p.data / shard, shard, p.zero == 3 ? "always" : "never");
 }
 
 void PipelineKeys(const Job& job, ExportNotes& notes, std::string& toml) {
@@ -244,11 +286,46 @@ void PipelineKeys(const Job& job, ExportNotes& notes, std::string& toml) {
                              actions, name));
     return;
   }
-  // Of 1F1B and GPipe torch has the very order, with fewer synchronisations.
-  const bool plain = p.schedule == ScheduleKind::k1F1B || p.schedule == ScheduleKind::kGpipe;
   toml += fmt::format("{}pipeline_parallel_schedule_csv = \"pipeline_schedule.csv\"\n",
-                      plain ? "# the same order in full: " : "");
+                      IsTorchsOrder(p.schedule) ? "# the same order in full: " : "");
   notes.AddFile("pipeline_schedule.csv", ScheduleCsv(BuildSchedule(choice)));
+}
+
+void ExpertKeys(const Job& job, ExportNotes& notes, std::string& toml) {
+  const ParallelConfig& p = job.parallel;
+  const TrainingConfig& t = job.training;
+  toml += fmt::format("expert_parallel_degree = {}\n", p.expert);
+  if (!job.model.has_moe()) return;
+  // Experts are cut as the rest is, or not at all; at ep 1 they are not.
+  const bool cut = p.expert > 1 && p.expert_tensor == p.tensor;
+  if (p.expert_tensor > 1 && !cut) {
+    notes.Cannot("parallel.expert_tensor_parallel",
+                 fmt::format("etp is 1 or, with ep above 1, tp {}; written as 1", p.tensor));
+  }
+  if (p.expert == 1) return;
+  const int tensor = cut ? p.tensor : 1;
+  toml += fmt::format("expert_tensor_parallel_degree = {}\n", tensor);
+  notes.ByRelease("later in 2026 expert_tensor_parallel_degree went: experts are not cut");
+  // Expert ranks are all of the context ranks, of the tensor ranks that do not cut experts, and
+  // some of the sharded data ranks.
+  const int inner = p.context * (cut ? 1 : p.tensor);
+  const int shard = ShardDegree(p);
+  if (p.expert % inner != 0 || (shard * inner) % p.expert != 0) {
+    notes.Cannot(
+        "parallel.expert_parallel",
+        fmt::format("ep {} is to be a multiple of {}, cp{}, and to divide {}, that times the "
+                    "ranks of a shard",
+                    p.expert, inner, cut ? "" : " x tp", shard * inner));
+  }
+  if (t.moe_dispatcher == MoeDispatcher::kDeepEp) {
+    toml += "expert_parallel_comm_backend = \"deepep\"\n";
+  }
+  if (p.pipeline > 1 && p.schedule == ScheduleKind::kDualPipeV) {
+    toml += fmt::format("pipeline_parallel_expert_parallel_overlap = {}\n", t.expert_overlap);
+    if (t.expert_overlap && p.RecomputeOf(0).granularity != RecomputeGranularity::kNone) {
+      notes.Cannot("training.expert_overlap", "it goes with no recomputation");
+    }
+  }
 }
 
 void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
@@ -270,10 +347,7 @@ void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
     notes.Cannot("parallel.context_parallel_kind",
                  "keys and values rotate, heads are not exchanged");
   }
-  toml += fmt::format("expert_parallel_degree = {}\n", p.expert);
-  if (p.expert_tensor > 1) {
-    notes.Cannot("parallel.expert_tensor_parallel", "experts are not cut");
-  }
+  ExpertKeys(job, notes, toml);
 }
 
 void RecomputeSection(const Recompute& r, ExportNotes& notes, std::string& toml) {
@@ -308,10 +382,18 @@ void ExportTorchtitan(const Job& job, Exported& exported) {
   TrainingSection(job, notes, toml);
   ParallelismSection(job, notes, toml);
   RecomputeSection(notes.RecomputeOf(job.parallel), notes, toml);
+  notes.ByRelease(
+      "those that read no TOML (2026: a configuration is a function in Python, --module and "
+      "--config) have training, parallelism, compile and activation_checkpoint.mode under the same "
+      "names, and take them as --parallelism.tensor_parallel_degree 8; model and quantize are "
+      "the function's, selective recomputation is always by operator");
+  notes.ByRelease(
+      "those up to August 2025 have compile in [training], and [float8] and [mx] in place of "
+      "quantize");
   const std::string head = notes.Head(
       job, "torchtitan configuration",
-      "pytorch/torchtitan, torchtitan/config/job_config.py at commit 6404b932421f (August 2025); "
-      "later releases configure in Python under the same names",
+      "pytorch/torchtitan, torchtitan/config/job_config.py of early 2026, the last to be read from "
+      "TOML",
       "Use: add your data, tokenizer, optimizer and checkpoint sections, and give it as "
       "--job.config_file.");
   notes.AddFile("torchtitan.toml", head + toml);

@@ -89,8 +89,12 @@ void Attention(const ModelConfig& m, Settings& s, ExportNotes& notes) {
   }
 }
 
-void Mlp(const ModelConfig& m, Settings& s, ExportNotes& notes) {
-  s.Value("--ffn-hidden-size", m.ffn_hidden_size);
+bool AllBiases(const ModelConfig& m) {
+  return m.add_mlp_bias && m.add_qkv_bias && m.add_attention_output_bias;
+}
+
+void Activations(const ModelConfig& m, Settings& s, ExportNotes& notes) {
+  if (notes.format() == ExportFormat::kBridge) return;  // which has them by their names
   const bool gated = m.gated_linear_unit;
   switch (m.activation) {
     case Activation::kSilu:
@@ -113,10 +117,17 @@ void Mlp(const ModelConfig& m, Settings& s, ExportNotes& notes) {
       break;
     case Activation::kSquaredRelu:
       s.Switch("--squared-relu");
+      // Biases are fused with GELU and SwiGLU alone, and by default.
+      s.Switch("--no-bias-gelu-fusion", AllBiases(m));
       if (gated) notes.Cannot("model.gated_linear_unit", "squared ReLU comes without a gate only");
       break;
   }
-  if (m.add_mlp_bias && m.add_qkv_bias && m.add_attention_output_bias) return;
+}
+
+void Mlp(const ModelConfig& m, Settings& s, ExportNotes& notes) {
+  s.Value("--ffn-hidden-size", m.ffn_hidden_size);
+  Activations(m, s, notes);
+  if (AllBiases(m)) return;
   s.Switch("--disable-bias-linear");
   s.Switch("--add-qkv-bias", m.add_qkv_bias);
   if (m.add_attention_output_bias) {
@@ -144,8 +155,14 @@ void Experts(const ModelConfig& m, Settings& s, ExportNotes& notes) {
     s.Value("--moe-router-score-function", "sigmoid");
     s.Switch("--moe-router-enable-expert-bias");
   }
-  // By default its softmax is over the chosen experts alone, so that their weights add up to 1.
-  if (!m.moe.normalize_topk) s.Switch("--moe-router-pre-softmax");
+  // By default its softmax is over the chosen experts alone, so that their weights add up to 1; of
+  // one expert that would be no gradient, and it refuses.
+  const bool one = m.moe.topk == 1 && !m.moe.router_correction_bias;
+  s.Switch("--moe-router-pre-softmax", !m.moe.normalize_topk || one);
+  if (m.moe.normalize_topk && one) {
+    notes.Cannot("model.moe.normalize_topk",
+                 "of one expert it wants the softmax before the choice");
+  }
   s.Switch("--moe-grouped-gemm");
   if (m.moe.router_bias) notes.Cannot("model.moe.router_bias", "the router has no learned bias");
   if (m.moe.shared_expert_gate) {
@@ -185,6 +202,9 @@ void Model(const Job& job, Settings& s, ExportNotes& notes) {
   if (!m.attention_dropout) s.Value("--attention-dropout", "0.0");
   if (!m.hidden_dropout) s.Value("--hidden-dropout", "0.0");
   if (m.mtp_num_layers > 0) s.Value("--mtp-num-layers", m.mtp_num_layers);
+  if (m.mtp_num_layers > 0 && m.position_embedding == PositionEmbedding::kLearned) {
+    notes.Cannot("model.mtp_num_layers", "it refuses them with learned positions");
+  }
   if (m.post_layer_norms) notes.Cannot("model.post_layer_norms", "layers have two norms only");
   if (m.parallel_residual) {
     notes.Cannot("model.parallel_residual", "attention and MLP come one after the other only");
@@ -234,6 +254,11 @@ void PrecisionOptions(const Job& job, Settings& s, ExportNotes& notes) {
   if (low && !t.bf16_weights) {
     if (job.parallel.zero >= 1) {
       s.Switch(t.precision == Precision::kNvfp4 ? "--fp4-param-gather" : "--fp8-param-gather");
+      // Without it MXFP8 weights are gathered into a buffer of their own; it wants both overlaps
+      // (distributed_data_parallel_config.py).
+      s.Switch("--reuse-grad-buf-for-mxfp8-param-ag",
+               t.precision == Precision::kMxfp8 && !WrittenAsFsdp(job.parallel) &&
+                   t.overlap_grad_reduce && t.overlap_param_gather);
     } else {
       notes.Cannot("training.bf16_weights",
                    "only the distributed optimizer keeps weights quantised");
@@ -289,9 +314,28 @@ void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   } else if (chunked) {
     s.Value("--num-virtual-stages-per-pipeline-rank", p.virtual_stages);
   }
-  s.Switch("--no-overlap-p2p-communication", !job.training.overlap_p2p);
-  if (chunked && !job.training.overlap_p2p && p.pipeline == 2) {
-    notes.Cannot("training.overlap_p2p", "without overlap it refuses virtual stages at pp 2");
+  const bool refused = chunked && !job.training.overlap_p2p && p.pipeline == 2;
+  s.Switch("--no-overlap-p2p-communication", !job.training.overlap_p2p && !refused);
+  if (refused) {
+    notes.Cannot("training.overlap_p2p",
+                 "without overlap it refuses virtual stages at pp 2; written with it");
+  }
+}
+
+// Pipelines inside data want as many data-parallel ranks of experts as of the rest, also where
+// there are no experts (parallel_state.py).
+void Order(const Job& job, Settings& s, ExportNotes& notes) {
+  const ParallelConfig& p = job.parallel;
+  if (p.order != RankOrder::kPipelineInside) return;
+  const int dense = p.tensor * p.context;
+  if (p.pipeline > 1 && job.model.has_moe() && p.expert * p.expert_tensor != dense) {
+    notes.Cannot("parallel.order",
+                 "at dp 1 it makes no difference, and is refused with these experts");
+    return;
+  }
+  s.Switch("--use-tp-pp-dp-mapping");
+  if (p.pipeline > 1 && p.context > 1 && !job.model.has_moe()) {
+    s.Value("--expert-tensor-parallel-size", dense);
   }
 }
 
@@ -299,14 +343,20 @@ void Sharding(const Job& job, Settings& s, ExportNotes& notes) {
   const ParallelConfig& p = job.parallel;
   const TrainingConfig& t = job.training;
   s.Topic("data parallelism");
-  if (p.order == RankOrder::kPipelineInside) s.Switch("--use-tp-pp-dp-mapping");
+  Order(job, s, notes);
   if (p.zero >= 1) {
     s.Switch("--use-distributed-optimizer");
     if (p.zero_shard > 0) {
       s.Value("--num-distributed-optimizer-instances", p.data * p.context / p.zero_shard);
     }
   }
-  if (p.zero >= 2) {
+  if (p.zero >= 2 && !WrittenAsFsdp(p)) {
+    notes.Cannot("parallel.zero",
+                 fmt::format("Megatron-FSDP goes with no pipeline; written as the distributed "
+                             "optimizer, ZeRO 1, which needs more memory than ZeRO {}",
+                             p.zero));
+  }
+  if (WrittenAsFsdp(p)) {
     s.Switch("--use-megatron-fsdp");
     s.Value("--data-parallel-sharding-strategy",
             p.zero == 2 ? "optim_grads" : "optim_grads_params");
@@ -366,40 +416,85 @@ void RecomputeOptions(const Job& job, Settings& s, ExportNotes& notes) {
   }
 }
 
+// transformer_config.py's rules; layers that are recomputed inside a graph may not draw numbers.
+std::string_view RefusedGraph(const Job& job) {
+  const Recompute& r = job.parallel.RecomputeOf(0);
+  const bool whole = job.training.cuda_graph == CudaGraph::kFull;
+  const auto recomputes = [&](RecomputeModule module) {
+    return std::find(r.modules.begin(), r.modules.end(), module) != r.modules.end();
+  };
+  if (r.granularity == RecomputeGranularity::kFull && !whole) {
+    return "with full recomputation only whole iterations are captured";
+  }
+  if (job.model.attention_dropout && recomputes(RecomputeModule::kCoreAttn)) {
+    return "attention with dropout is not captured where it is recomputed";
+  }
+  if (job.model.hidden_dropout && whole &&
+      (recomputes(RecomputeModule::kMlp) || recomputes(RecomputeModule::kMoe))) {
+    return "MLPs of a model with dropout are not captured where they are recomputed";
+  }
+  return {};
+}
+
+void CudaGraphs(const Job& job, Settings& s, ExportNotes& notes) {
+  const CudaGraph graph = job.training.cuda_graph;
+  if (graph == CudaGraph::kNone) return;
+  if (const std::string_view refused = RefusedGraph(job); !refused.empty()) {
+    notes.Cannot("training.cuda_graph", refused);
+    return;
+  }
+  if (graph == CudaGraph::kPartial) {
+    s.Value("--cuda-graph-impl", "transformer_engine");
+    s.Value("--cuda-graph-scope", "attn");
+  } else {
+    s.Value("--cuda-graph-impl", "local");
+    s.Value("--cuda-graph-scope", "full_iteration");
+    s.Switch("--no-check-for-nan-in-loss-and-grad");
+  }
+  notes.ByRelease(
+      graph == CudaGraph::kPartial
+          ? "in 2026 --cuda-graph-scope became --cuda-graph-modules; the old name is still taken"
+          : "in 2026 --cuda-graph-scope full_iteration became --cuda-graph-impl full_iteration; "
+            "the "
+            "old spelling is still taken");
+  if (job.parallel.RecomputeOf(0).granularity == RecomputeGranularity::kFull) {
+    notes.ByRelease("those of 2025 refuse CUDA graphs with full recomputation");
+  }
+}
+
 void Software(const Job& job, Settings& s, ExportNotes& notes) {
   const TrainingConfig& t = job.training;
   const TrainingConfig standard;
   s.Topic("kernels and memory");
-  s.Value("--attention-backend", t.flash_attention ? "flash" : "unfused");
+  const bool bridge = notes.format() == ExportFormat::kBridge;
+  // Of the fused kernels only cuDNN's knows sinks (softmax_type of transformer_config.py).
+  s.Value("--attention-backend", !t.flash_attention          ? "unfused"
+                                 : job.model.attention_sinks ? "fused"
+                                                             : "flash");
   if (t.fused_cross_entropy) {
     s.Switch("--cross-entropy-loss-fusion");
-    s.Value("--cross-entropy-fusion-impl", "te");
-  }
-  if (t.fp8_activation_store) {
-    if (job.model.gated_linear_unit && job.model.activation == Activation::kSilu) {
-      s.Switch("--activation-func-fp8-input-store");
-    } else {
-      notes.Cannot("training.fp8_activation_store", "only SwiGLU's input can be kept in FP8");
+    s.Value("--cross-entropy-fusion-impl", bridge ? "te" : "native");
+    if (!bridge) {
+      notes.Cannot(
+          "training.fused_cross_entropy",
+          "in 2026 it refuses Transformer Engine's, which keeps no fp32 logits; written as "
+          "its own, which does");
+      notes.ByRelease(
+          "--cross-entropy-fusion-impl te is taken by releases of 2025, and keeps no fp32 logits");
     }
   }
-  switch (t.cuda_graph) {
-    case CudaGraph::kNone:
-      break;
-    case CudaGraph::kPartial:
-      if (job.parallel.recompute.granularity == RecomputeGranularity::kFull) {
-        notes.Cannot("training.cuda_graph",
-                     "with full recomputation only whole iterations are captured");
-        break;
-      }
-      s.Value("--cuda-graph-impl", "transformer_engine");
-      s.Value("--cuda-graph-scope", "attn");
-      break;
-    case CudaGraph::kFull:
-      s.Value("--cuda-graph-impl", "local");
-      s.Value("--cuda-graph-scope", "full_iteration");
-      s.Switch("--no-check-for-nan-in-loss-and-grad");
-      break;
+  if (t.fp8_activation_store) {
+    if (!job.model.gated_linear_unit || job.model.activation != Activation::kSilu) {
+      notes.Cannot("training.fp8_activation_store", "only SwiGLU's input can be kept in FP8");
+    } else if (bridge) {
+      s.Switch("--activation-func-fp8-input-store");
+    } else {
+      notes.Cannot(
+          "training.fp8_activation_store",
+          "TransformerConfig has activation_func_fp8_input_store, and no argument sets it");
+    }
   }
+  CudaGraphs(job, s, notes);
 
   const auto cannot = [&](bool differs, std::string_view field, std::string_view why) {
     if (differs) notes.Cannot(field, why);
@@ -434,23 +529,57 @@ void ExpertParallelism(const Job& job, Settings& s, ExportNotes& notes) {
   }
   s.Value("--expert-model-parallel-size", p.expert);
   s.Value("--expert-tensor-parallel-size", p.expert_tensor);
-  if (t.moe_dispatcher == MoeDispatcher::kAllToAll) {
-    s.Value("--moe-token-dispatcher-type", "alltoall");
-  } else {
+  if (p.expert_tensor > 1 && AllBiases(job.model)) {
+    notes.Cannot("parallel.expert_tensor_parallel",
+                 fmt::format("it refuses experts with biases that are cut, etp {}; give etp 1, or "
+                             "--disable-bias-linear",
+                             p.expert_tensor));
+  }
+  const bool deepep = t.moe_dispatcher == MoeDispatcher::kDeepEp && p.expert * p.expert_tensor > 1;
+  if (deepep) {
     s.Value("--moe-token-dispatcher-type", "flex");
     s.Switch("--moe-enable-deepep");
+  } else {
+    s.Value("--moe-token-dispatcher-type", "alltoall");
+    if (t.moe_dispatcher == MoeDispatcher::kDeepEp) {
+      notes.Cannot("training.moe_dispatcher",
+                   "its dispatcher for DeepEP wants several expert ranks");
+    }
   }
   if (t.moe_token_drop) {
     s.Value("--moe-expert-capacity-factor", "1.0");
-    s.Switch("--moe-pad-expert-input-to-capacity");
+    s.Switch("--moe-pad-expert-input-to-capacity", !deepep);
+    if (deepep) {
+      notes.Cannot("training.moe_token_drop",
+                   "with DeepEP experts are not padded to their capacity: tokens are dropped, and "
+                   "shapes are not fixed");
+    }
   }
-  s.Switch("--overlap-moe-expert-parallel-comm", t.expert_overlap);
-  if (p.expert > 1 && t.precision == Precision::kFp16) {
-    notes.Cannot("training.precision", "it refuses expert parallelism in fp16");
+  s.Switch("--overlap-moe-expert-parallel-comm", WrittenExpertOverlap(job));
+  if (t.expert_overlap && !WrittenExpertOverlap(job)) {
+    notes.Cannot("training.expert_overlap",
+                 "it overlaps with ep above 1, virtual stages where there are stages, no layer or "
+                 "MoE recomputed as a whole, and one multi-token-prediction module at most");
+  }
+  if (t.precision == Precision::kFp16) {
+    notes.ByRelease(
+        "those of 2025 refuse expert parallelism and --moe-grouped-gemm in fp16, later ones do "
+        "not");
   }
 }
 
 }  // namespace
+
+// transformer_config.py's rules for overlap_moe_expert_parallel_comm.
+bool WrittenExpertOverlap(const Job& job) {
+  const ParallelConfig& p = job.parallel;
+  const Recompute& r = p.RecomputeOf(0);
+  return job.training.expert_overlap && job.model.has_moe() && p.expert > 1 &&
+         (p.pipeline == 1 || p.virtual_stages > 1) &&
+         r.granularity != RecomputeGranularity::kFull &&
+         std::find(r.modules.begin(), r.modules.end(), RecomputeModule::kMoe) == r.modules.end() &&
+         job.model.mtp_num_layers <= 1;
+}
 
 std::string PipelineLayout(const std::vector<int>& layers, int mtp_layers) {
   const auto repeated = [](char what, int count) {
@@ -490,6 +619,10 @@ std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes
     }
   }
   s.Value("--context-parallel-size", p.context);
+  if (p.context > 1 && t.seq_length % (2LL * p.context) != 0) {
+    notes.Cannot("training.seq_length", fmt::format("{} tokens are to be a multiple of 2 x cp {}",
+                                                    t.seq_length, p.context));
+  }
   if (p.context > 1 || p.context_kind != ContextParallelKind::kRing) {
     s.Value("--cp-comm-type", MegatronName(p.context_kind));
   }

@@ -2,10 +2,11 @@
 //
 // Which options of Megatron-LM make it run a plan?
 //
-// Option names and what they mean: NVIDIA/Megatron-LM, megatron/training/arguments.py at commit
-// 000c4ac24f61 (late 2025), and the layout string's grammar in
-// megatron/core/transformer/pipeline_parallel_layer_layout.py.  planner/megatron_args reads them
-// back.
+// Option names and what they mean: NVIDIA/Megatron-LM, megatron/training/arguments.py at commits
+// 000c4ac24f61 and 4393d2b91020 (late 2025) and c99881af1687 (2026), and the layout string's
+// grammar in megatron/core/transformer/pipeline_parallel_layer_layout.py.  What their validation
+// refuses, and that of transformer_config.py (commit 002526d81b81, 2026), is not written: where the
+// plan has it, it is said instead.  planner/megatron_args reads the options back.
 #pragma once
 
 #include <string>
@@ -23,13 +24,24 @@ struct MegatronSetting {
   std::vector<std::string> values;  // none: a switch
 };
 
-// What has no option goes to `notes`.
+// What has no option goes to `notes`, and so does what Megatron-Bridge, where they are its, says
+// otherwise.
 std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes);
+
+// Gradients and weights are sharded by Megatron-FSDP, which goes with no pipeline: its mesh has
+// data, expert and tensor ranks only (core/distributed/fsdp/mcore_fsdp_adapter.py, commit
+// 00caa53af309).
+constexpr bool WrittenAsFsdp(const ParallelConfig& plan) {
+  return plan.zero >= 2 && plan.pipeline == 1;
+}
+// Whether all-to-alls of experts are written to run under other micro-batches' compute.
+bool WrittenExpertOverlap(const Job& job);
 
 // "Et*7|(t*8|)*14t*7L": embedding, layers, multi-token prediction and loss of each chunk.
 std::string PipelineLayout(const std::vector<int>& layers, int mtp_layers);
 
 inline constexpr std::string_view kMegatronSpelling =
-    "NVIDIA/Megatron-LM, megatron/training/arguments.py at commit 000c4ac24f61 (late 2025)";
+    "NVIDIA/Megatron-LM, megatron/training/arguments.py at commits 4393d2b91020 (late 2025) and "
+    "c99881af1687 (2026)";
 
 }  // namespace millwright

@@ -74,6 +74,47 @@ TEST(Torchtitan, DefaultsAreItsOwn) {
                                         "costed as selective(mlp,layernorm)"));
 }
 
+TEST(Torchtitan, NamesOfItsLastTomlRelease) {
+  // Early 2026; the short names of the converters are those up to August 2025.
+  const ImportedRun run = ReadTorchtitan("train.toml", R"(
+[model]
+converters = ["quantize.linear.mx", "quantize.grouped_mm.mx"]
+[training]
+local_batch_size = 16
+[compile]
+enable = true
+[parallelism]
+data_parallel_shard_degree = 8
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "DualPipeV"
+expert_parallel_degree = 8
+expert_tensor_parallel_degree = 1
+expert_parallel_comm_backend = "deepep"
+[activation_checkpoint]
+mode = "memory_budget"
+)");
+  EXPECT_EQ(run.job.training.precision, Precision::kMxfp8);
+  EXPECT_EQ(run.job.training.framework, Framework::kFsdpCompiled);
+  EXPECT_EQ(run.job.training.moe_dispatcher, MoeDispatcher::kDeepEp);
+  EXPECT_TRUE(run.job.training.expert_overlap);  // on unless said otherwise
+  EXPECT_EQ(run.job.parallel.expert, 8);
+  EXPECT_EQ(run.job.parallel.expert_tensor, 1);
+  EXPECT_THAT(run.warnings,
+              ElementsAre("activation_checkpoint: memory_budget, what the compiler chooses, is "
+                          "costed as selective(mlp,layernorm)"));
+  EXPECT_EQ(ReadTorchtitan("f", "[model]\nconverters = [\"quantize.linear.float8\"]\n")
+                .job.training.precision,
+            Precision::kFp8);
+  // Neither has experts to exchange, whatever exchanges them.
+  const ImportedRun dense =
+      ReadTorchtitan("f",
+                     "[parallelism]\nexpert_parallel_comm_backend = \"deepep\"\n"
+                     "expert_tensor_parallel_degree = 2\n");
+  EXPECT_EQ(dense.job.training.moe_dispatcher, MoeDispatcher::kAllToAll);
+  EXPECT_FALSE(dense.job.training.expert_overlap);
+  EXPECT_EQ(dense.job.parallel.expert_tensor, 1);
+}
+
 TEST(Torchtitan, Mistakes) {
   EXPECT_EQ(MistakesOf(ReadTorchtitan,
                        "[training]\nseq_len = 'x'\n[parallelism]\n"
@@ -105,6 +146,20 @@ TEST(DeepSpeed, BatchesGiveTheRanks) {
   EXPECT_THAT(run.ignored, ElementsAre("gradient_clipping"));
   EXPECT_THAT(run.warnings, ElementsAre("zero_optimization.offload_optimizer is not modelled: "
                                         "state is costed on the GPU"));
+}
+
+TEST(DeepSpeed, ShardsOfMicsAreCopiesOfTheState) {
+  const auto instances = [](const std::string& stage, const std::string& shard) {
+    return ReadDeepSpeed("ds.json",
+                         R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 1,
+                             "gradient_accumulation_steps": 1, "bf16": {"enabled": true},
+                             "zero_optimization": {"stage": )" +
+                             stage + R"(, "mics_shard_size": )" + shard + "}}")
+        .optimizer_instances;
+  };
+  EXPECT_EQ(instances("3", "8"), 4);
+  EXPECT_EQ(instances("3", "-1"), 1);  // its default, without MiCS
+  EXPECT_EQ(instances("1", "8"), 1);   // runtime/zero/mics.py is of stage 3
 }
 
 TEST(DeepSpeed, Mistakes) {

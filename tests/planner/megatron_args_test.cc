@@ -208,6 +208,40 @@ TEST(MegatronArgs, Bf16WeightsStayUnlessTheyAreGatheredQuantised) {
   EXPECT_FALSE(keeps("--fp4-format e2m1 --fp4-param-gather"));
 }
 
+TEST(MegatronArgs, GraphsByTheirNamesOfBothYears) {
+  const auto graph = [](const std::string& more) { return Read(more).job.training.cuda_graph; };
+  const std::string local = "--cuda-graph-impl local ";
+  EXPECT_EQ(graph(""), CudaGraph::kNone);
+  EXPECT_EQ(graph(local + "--cuda-graph-scope full_iteration"), CudaGraph::kFull);
+  EXPECT_EQ(graph(local + "--cuda-graph-scope attn"), CudaGraph::kPartial);
+  // Since 2026, arguments.py at commit c99881af1687.
+  EXPECT_EQ(graph("--cuda-graph-impl full_iteration"), CudaGraph::kFull);
+  EXPECT_EQ(graph("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router"),
+            CudaGraph::kPartial);
+}
+
+TEST(MegatronArgs, OnlyTransformerEnginesCrossEntropyKeepsNoFp32Logits) {
+  // core/fusions/fused_cross_entropy.py is of fp32, and the default.
+  const auto fused = [](const std::string& more) {
+    return Read(more).job.training.fused_cross_entropy;
+  };
+  const std::string fusion = "--cross-entropy-loss-fusion ";
+  EXPECT_FALSE(fused(fusion));
+  EXPECT_FALSE(fused(fusion + "--cross-entropy-fusion-impl native"));
+  EXPECT_TRUE(fused(fusion + "--cross-entropy-fusion-impl te"));
+  EXPECT_FALSE(fused("--cross-entropy-fusion-impl te"));
+}
+
+TEST(MegatronArgs, ADenseModelHasNoExpertsToDivide) {
+  const std::string tensor = "--tensor-model-parallel-size 4 ";
+  const auto etp = [&](const std::string& more) {
+    return Read(tensor + more).job.parallel.expert_tensor;
+  };
+  EXPECT_EQ(etp("--expert-tensor-parallel-size 8"), 1);
+  EXPECT_EQ(etp("--num-experts 4 --moe-ffn-hidden-size 64"), 4);
+  EXPECT_EQ(etp("--num-experts 4 --moe-ffn-hidden-size 64 --expert-tensor-parallel-size 2"), 2);
+}
+
 TEST(MegatronArgs, PatternsOfLayers) {
   const auto layers = [](const std::string& more) { return Read(more).job.model.layers; };
   const std::string moe = "--num-experts 4 --moe-ffn-hidden-size 64 ";

@@ -129,7 +129,10 @@ TEST(ExportTorchtitan, ScheduleIsTorchsForm) {
   EXPECT_THAT(FileOf(exported, "pipeline_schedule.csv"), testing::StartsWith("0F0,0F1,0I0,"));
   const std::string toml = FileOf(exported, "torchtitan.toml");
   EXPECT_THAT(toml, HasSubstr("\npipeline_parallel_schedule = \"InterleavedZeroBubble\"\n"));
-  EXPECT_THAT(toml, HasSubstr("\npipeline_parallel_schedule_csv = \"pipeline_schedule.csv\"\n"));
+  // torch 2.14's InterleavedZeroBubble of one stage a rank is this very order (its own class asked:
+  // torch/distributed/pipelining/schedules.py).
+  EXPECT_THAT(toml, HasSubstr("\n# the same order in full: pipeline_parallel_schedule_csv = "
+                              "\"pipeline_schedule.csv\"\n"));
   EXPECT_THAT(toml, HasSubstr("\nlocal_batch_size = 2\nglobal_batch_size = 8\nseq_len = 8192\n"));
   EXPECT_THAT(toml, HasSubstr("\nname = \"llama3\"\nflavor = \"8B\"\n"));
 }
@@ -164,10 +167,322 @@ TEST(ExportBridge, HasBridgesNames) {
   for (const char* line :
        {"\nmixed_precision: bf16_mixed\n", "\n  num_moe_experts: 256\n",
         "\n  share_embeddings_and_output_weights: false\n", "\n  activation_func: silu\n",
-        "\n  moe_layer_freq: \"([0]*3+[1]*58)\"\n", "\n  global_batch_size: 64\n",
+        "\n  gated_linear_unit: true\n", "\n  global_batch_size: 64\n",
         "\n  add_bias_linear: false\n", "\n  expert_model_parallel_size: 16\n"}) {
     EXPECT_THAT(yaml, HasSubstr(line));
   }
+}
+
+// Whether the whole of `field` is said, and how.
+std::string Said(const Exported& exported, std::string_view field) {
+  for (const Unexpressed& u : exported.unexpressed) {
+    if (u.field == field) return u.why;
+  }
+  return {};
+}
+std::string MegatronText(const Job& job) {
+  return FileOf(ExportOnly(job, ExportFormat::kMegatron), "megatron_args.sh");
+}
+
+// What the frameworks' own parsers refuse is not written.  Megatron-LM: megatron/training/
+// arguments.py at commits 4393d2b91020 (late 2025) and c99881af1687 (2026), megatron/core/
+// transformer/transformer_config.py at 002526d81b81 and parallel_state.py at 00caa53af309 (2026).
+
+TEST(ExportMegatron, FsdpGoesWithNoPipeline) {
+  // mcore_fsdp_adapter.py's mesh is "(dp_cp ep tp)" of all ranks (commit 00caa53af309).
+  Job job = MakeJob("llama-3.1-8b", 2, {.pipeline = 2, .data = 8, .zero = 3});
+  const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+  const std::string text = FileOf(exported, "megatron_args.sh");
+  EXPECT_THAT(text, HasSubstr("\n  --use-distributed-optimizer\n"));
+  EXPECT_THAT(text, Not(HasSubstr("fsdp")));
+  EXPECT_THAT(Said(exported, "parallel.zero"), HasSubstr("written as the distributed optimizer"));
+  job.parallel = {.context = 2, .data = 8, .zero = 3};
+  EXPECT_THAT(MegatronText(job), HasSubstr("\n  --use-megatron-fsdp\n"));
+  // Before Blackwell it asserts 1 with tp or cp, and anything else with FSDP.
+  const auto script = [&] { return FileOf(ExportOnly(job, ExportFormat::kSlurm), "run.sbatch"); };
+  EXPECT_THAT(script(), Not(HasSubstr("CUDA_DEVICE_MAX_CONNECTIONS")));
+  job.parallel = {.context = 2, .pipeline = 2, .data = 4, .zero = 3};
+  EXPECT_THAT(script(), HasSubstr("\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n"));
+}
+
+TEST(ExportMegatron, PipelinesInsideDataWantAsManyDataRanksOfExperts) {
+  // "When not using pp-last rank ordering, the data parallel size of the attention and moe layers
+  // must be the same": of a dense model too, whose experts would have dp x cp.
+  Job job = MakeJob(
+      "llama-3.1-8b", 4,
+      {.tensor = 2, .context = 2, .pipeline = 2, .data = 4, .order = RankOrder::kPipelineInside});
+  const std::string text = MegatronText(job);
+  EXPECT_THAT(text, HasSubstr("\n  --use-tp-pp-dp-mapping\n  --expert-tensor-parallel-size 4\n"));
+  EXPECT_EQ(ReadMegatronArgs("args", text).job.parallel.expert_tensor, 1);  // there are no experts
+  job.parallel.context = 1;
+  EXPECT_THAT(MegatronText(job), Not(HasSubstr("--expert-tensor-parallel-size")));
+  // Megatron-FSDP of Bridge refuses the order, also where it makes no difference
+  // (src/megatron/bridge/training/config.py at commit 003e863ad19f), and it is of `dist`.
+  const auto yaml = [&] {
+    return FileOf(ExportOnly(job, ExportFormat::kBridge), "megatron_bridge.yaml");
+  };
+  EXPECT_THAT(yaml(), HasSubstr("\ndist:\n  use_tp_pp_dp_mapping: true\n"));
+  job.parallel = {.tensor = 2, .data = 16, .zero = 3, .order = RankOrder::kPipelineInside};
+  EXPECT_THAT(yaml(), Not(HasSubstr("use_tp_pp_dp_mapping")));
+}
+
+TEST(ExportMegatron, ExpertsExchangeUnderComputeWhereTheyMay) {
+  // transformer_config.py: expert parallelism, virtual stages with a pipeline, no MoE recomputed.
+  Job job =
+      MakeJob("mixtral-8x7b", 4,
+              {.tensor = 2, .sequence_parallel = true, .pipeline = 4, .data = 4, .expert = 8});
+  job.training.expert_overlap = true;
+  const auto written = [&] {
+    const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+    const bool is =
+        FileOf(exported, "megatron_args.sh").find("\n  --overlap-moe-expert-parallel-comm\n") !=
+        std::string::npos;
+    EXPECT_EQ(is, Said(exported, "training.expert_overlap").empty());
+    return is;
+  };
+  EXPECT_FALSE(written());
+  job.parallel.virtual_stages = 2;
+  job.parallel.schedule = ScheduleKind::kInterleaved;
+  EXPECT_TRUE(written());
+  // "you can set CUDA_DEVICE_MAX_CONNECTIONS to 1 or 32", and more is what overlaps.
+  EXPECT_THAT(FileOf(ExportOnly(job, ExportFormat::kSlurm), "run.sbatch"),
+              HasSubstr("\nexport CUDA_DEVICE_MAX_CONNECTIONS=32\n"));
+  job.parallel.recompute = {.granularity = RecomputeGranularity::kSelective,
+                            .modules = {RecomputeModule::kMoe}};
+  EXPECT_FALSE(written());
+  job.parallel.recompute = {.granularity = RecomputeGranularity::kFull};
+  EXPECT_FALSE(written());
+  job.parallel = {.data = 32};
+  EXPECT_FALSE(written());
+}
+
+TEST(ExportMegatron, DeepEpPadsNoExpertAndWantsRanks) {
+  // transformer_config.py, moe_pad_expert_input_to_capacity; token_dispatcher.py wants TP x EP > 1.
+  Job job = MakeJob("mixtral-8x7b", 1, {.data = 8, .expert = 8});
+  job.training.moe_dispatcher = MoeDispatcher::kDeepEp;
+  job.training.moe_token_drop = true;
+  std::string text = MegatronText(job);
+  EXPECT_THAT(text, HasSubstr("\n  --moe-enable-deepep\n  --moe-expert-capacity-factor 1.0\n"));
+  EXPECT_THAT(text, Not(HasSubstr("--moe-pad-expert-input-to-capacity")));
+  job.parallel.expert = 1;
+  text = MegatronText(job);
+  EXPECT_THAT(text, HasSubstr("\n  --moe-token-dispatcher-type alltoall\n"));
+  EXPECT_THAT(text, HasSubstr("\n  --moe-pad-expert-input-to-capacity\n"));
+}
+
+TEST(ExportMegatron, GraphsRecomputeNothingThatDrawsNumbers) {
+  // transformer_config.py, "Graphed recompute module doesn't accept random number"; gpt3 has
+  // dropout.
+  Job job = MakeJob("gpt3-175b", 4, {.tensor = 8, .sequence_parallel = true, .pipeline = 4});
+  job.training.cuda_graph = CudaGraph::kPartial;
+  job.training.seq_length = 2048;
+  const auto graph = [&] {
+    const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+    std::string text = FileOf(exported, "megatron_args.sh");
+    EXPECT_EQ(text.find("--cuda-graph-impl ") == std::string::npos,
+              !Said(exported, "training.cuda_graph").empty());
+    return text;
+  };
+  EXPECT_THAT(graph(), HasSubstr("--cuda-graph-scope attn\n"));
+  job.parallel.recompute = {.granularity = RecomputeGranularity::kSelective,
+                            .modules = {RecomputeModule::kCoreAttn}};
+  EXPECT_THAT(graph(), Not(HasSubstr("\n  --cuda-graph")));
+  job.parallel.recompute.modules = {RecomputeModule::kMlp};
+  EXPECT_THAT(graph(), HasSubstr("--cuda-graph-scope attn\n"));
+  job.training.cuda_graph = CudaGraph::kFull;
+  EXPECT_THAT(graph(), Not(HasSubstr("\n  --cuda-graph")));
+  // What the first pipeline rank recomputes is what is written.
+  job.training.cuda_graph = CudaGraph::kPartial;
+  job.parallel.recompute = {};
+  job.parallel.rank_recompute.resize(4);
+  job.parallel.rank_recompute[0] = {.granularity = RecomputeGranularity::kFull};
+  EXPECT_THAT(graph(), Not(HasSubstr("\n  --cuda-graph")));
+}
+
+TEST(ExportMegatron, OneArgumentInPlaceOfAnother) {
+  Job job = MakeJob(
+      "llama-3.1-8b", 1,
+      {.pipeline = 2, .virtual_stages = 2, .data = 4, .schedule = ScheduleKind::kInterleaved});
+  // "Transformer Engine cross entropy loss fusion is disabled due to stability issues" (2026).
+  job.training.fused_cross_entropy = true;
+  // Of TransformerConfig, and of no argument.
+  job.training.fp8_activation_store = true;
+  // "pipeline-model-parallel size should be greater than 2" with virtual stages.
+  job.training.overlap_p2p = false;
+  const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+  std::string text = FileOf(exported, "megatron_args.sh");
+  EXPECT_THAT(text, HasSubstr("\n  --cross-entropy-fusion-impl native\n"));
+  EXPECT_THAT(text, HasSubstr("\n# By release:\n# - --cross-entropy-fusion-impl te is taken by"));
+  EXPECT_THAT(text, Not(HasSubstr("--activation-func-fp8-input-store")));
+  EXPECT_THAT(text, Not(HasSubstr("--no-overlap-p2p-communication")));
+  for (const char* field :
+       {"training.fused_cross_entropy", "training.fp8_activation_store", "training.overlap_p2p"}) {
+    EXPECT_FALSE(Said(exported, field).empty()) << field;
+  }
+  // Its own fusion keeps fp32 logits, and is the default.
+  EXPECT_FALSE(ReadMegatronArgs("args", text).job.training.fused_cross_entropy);
+
+  // bias_activation_fusion is of GELU and SwiGLU; topk 1 wants the softmax first; sinks are of the
+  // fused backend; MXFP8 weights share the gradients' buffer where both overlaps are on.
+  job.model.activation = Activation::kSquaredRelu;
+  job.model.gated_linear_unit = false;
+  job.model.add_mlp_bias = job.model.add_qkv_bias = job.model.add_attention_output_bias = true;
+  EXPECT_THAT(MegatronText(job), HasSubstr("\n  --squared-relu\n  --no-bias-gelu-fusion\n"));
+  job = MakeJob("mixtral-8x7b", 1, {.data = 8});
+  job.model.moe.topk = 1;
+  EXPECT_THAT(MegatronText(job), HasSubstr("\n  --moe-router-pre-softmax\n"));
+  job = MakeJob("gpt-oss-20b", 1, {.data = 8});
+  EXPECT_THAT(MegatronText(job), HasSubstr("\n  --attention-backend fused\n"));
+  job = MakeJob("llama-3.1-8b", 1, {.data = 8});
+  job.training.precision = Precision::kMxfp8;
+  EXPECT_THAT(MegatronText(job),
+              HasSubstr("\n  --fp8-param-gather\n  --reuse-grad-buf-for-mxfp8-param-ag\n"));
+  job.training.overlap_param_gather = false;
+  EXPECT_THAT(MegatronText(job), Not(HasSubstr("--reuse-grad-buf-for-mxfp8-param-ag")));
+}
+
+TEST(ExportBridge, SaysInYamlWhatTheCommandLineEvaluates) {
+  // A YAML's values are not evaluated, and what there is no key for is skipped with a warning:
+  // src/megatron/bridge/training/utils/omegaconf_utils.py at commit 158aa4e28957, models/
+  // gpt_provider.py at 0254ddd44183, utils/activation_map.py at 158aa4e28957.
+  Job job = MakeJob("deepseek-v2-lite", 2, {.pipeline = 2, .data = 8, .expert = 8});
+  job.training.precision = Precision::kFp8;
+  job.training.cuda_graph = CudaGraph::kFull;
+  job.training.overlap_grad_reduce = job.training.overlap_param_gather = false;
+  job.training.fused_cross_entropy = job.training.fp8_activation_store = true;
+  const Exported exported = ExportOnly(job, ExportFormat::kBridge);
+  const std::string yaml = FileOf(exported, "megatron_bridge.yaml");
+  for (const char* line :
+       {"\n  moe_layer_freq: [0, 1, 1, ", "\n  activation_func: silu\n",
+        "\n  should_pad_vocab: true\n", "\n  cross_entropy_fusion_impl: \"te\"\n",
+        "\n  activation_func_fp8_input_store: true\n", "\n  use_te_rng_tracker: true\n",
+        "\nrerun_state_machine:\n  check_for_nan_in_loss: false\n",
+        "\n  check_for_nan_in_grad: false\n", "\n  overlap_grad_reduce: false\n",
+        "\n  overlap_param_gather: false\n"}) {
+    EXPECT_THAT(yaml, HasSubstr(line));
+  }
+  EXPECT_THAT(yaml, Not(HasSubstr("\n  max_position_embeddings")));
+  EXPECT_THAT(yaml, Not(HasSubstr("\n  attention_backend")));
+  // training/mixed_precision.py at commit d9f7643bb960: first and last layer in BF16.
+  EXPECT_THAT(Said(exported, "training.precision"), HasSubstr("first_last_layers_bf16"));
+  job.model.activation = Activation::kRelu;
+  job.model.gated_linear_unit = false;
+  EXPECT_THAT(FileOf(ExportOnly(job, ExportFormat::kBridge), "megatron_bridge.yaml"),
+              HasSubstr("\n  activation_func: relu\n"));
+}
+
+TEST(ExportBridge, TypesAreNamedAsPyTorchDoes) {
+  // Where a field has a torch.dtype, text is looked up in torch (omegaconf_utils.py): of "bf16" the
+  // text would be left.  The command line's fp8 is torch.uint8 (megatron/training/arguments.py).
+  Job job = MakeJob("llama-3.1-8b", 1, {.data = 8, .zero = 1});
+  const auto yaml = [&] {
+    return FileOf(ExportOnly(job, ExportFormat::kBridge), "megatron_bridge.yaml");
+  };
+  job.training.moment_bytes = 4;
+  EXPECT_THAT(yaml(), HasSubstr("\n  exp_avg_dtype: \"torch.bfloat16\"\n"
+                                "  exp_avg_sq_dtype: \"torch.bfloat16\"\n"));
+  EXPECT_THAT(MegatronText(job), HasSubstr("--exp-avg-dtype bf16"));
+  job.training.moment_bytes = 2;
+  EXPECT_THAT(yaml(), HasSubstr("\n  exp_avg_dtype: \"torch.uint8\"\n"));
+}
+
+TEST(ExportTorchtitan, KeysAreThoseOfTheLastToml) {
+  // A key that there is not is an error ("Invalid field names in ..."): job_config.py of early 2026
+  // has [compile], quantize.* and expert_tensor_parallel_degree.
+  Job job = MakeJob("mixtral-8x7b", 4,
+                    {.tensor = 2,
+                     .sequence_parallel = true,
+                     .data = 16,
+                     .expert = 8,
+                     .expert_tensor = 2,
+                     .zero = 3});
+  job.training.precision = Precision::kFp8;
+  job.training.framework = Framework::kFsdpCompiled;
+  job.training.moe_dispatcher = MoeDispatcher::kDeepEp;
+  Exported exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  std::string toml = FileOf(exported, "torchtitan.toml");
+  for (const char* lines :
+       {"\nconverters = [\"quantize.linear.float8\", \"quantize.grouped_mm.float8\"]\n",
+        "\n[quantize.linear.float8]\nrecipe_name = \"tensorwise\"\n",
+        "\nfilter_fqns = [\"output\", \"router.gate\"]\n",
+        "\n[quantize.grouped_mm.float8]\nfqns = [\"experts\"]\n", "\n[compile]\nenable = true\n",
+        "\nexpert_parallel_degree = 8\nexpert_tensor_parallel_degree = 2\n",
+        "\nexpert_parallel_comm_backend = \"deepep\"\n"}) {
+    EXPECT_THAT(toml, HasSubstr(lines));
+  }
+  EXPECT_THAT(Said(exported, "parallel.expert_parallel"), "");
+  // parallel_dims.py: where tensor ranks do not cut experts, ep is a multiple of cp x tp.
+  job.parallel.expert = 1;
+  job.parallel.expert_tensor = 2;
+  exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  EXPECT_FALSE(Said(exported, "parallel.expert_tensor_parallel").empty());
+  job.parallel = {.tensor = 4, .sequence_parallel = true, .data = 8, .expert = 2};
+  exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  EXPECT_THAT(Said(exported, "parallel.expert_parallel"), HasSubstr("a multiple of 4, cp x tp"));
+  // DDP with other parallelism is refused, by whatever it comes.
+  job = MakeJob("llama-3.1-8b", 1, {.tensor = 2, .data = 4, .zero_shard = 1});
+  EXPECT_THAT(FileOf(ExportOnly(job, ExportFormat::kTorchtitan), "torchtitan.toml"),
+              HasSubstr("\ndata_parallel_shard_degree = 4\n"));
+}
+
+TEST(ExportTorchtitan, DividedBackwardPassesAreNotCompiled) {
+  // torch 2.14, _check_torch_compile_compatibility; experts overlap by the schedule's class and not
+  // from a CSV (torchtitan/distributed/pipeline_parallel.py at commit 02ef790c7961).
+  Job job = MakeJob("mixtral-8x7b", 1,
+                    {.pipeline = 2, .data = 4, .expert = 4, .schedule = ScheduleKind::kDualPipeV});
+  job.training.framework = Framework::kFsdpCompiled;
+  job.training.expert_overlap = true;
+  Exported exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  std::string toml = FileOf(exported, "torchtitan.toml");
+  EXPECT_THAT(toml, HasSubstr("\n[compile]\nenable = false\n"));
+  EXPECT_THAT(Said(exported, "training.framework"), HasSubstr("torch.compile with dualpipe-v"));
+  EXPECT_THAT(toml, HasSubstr("\n# the same order in full: pipeline_parallel_schedule_csv"));
+  EXPECT_THAT(toml, HasSubstr("\npipeline_parallel_expert_parallel_overlap = true\n"));
+  EXPECT_EQ(Said(exported, "training.expert_overlap"), "");
+  job.parallel.schedule = ScheduleKind::kZbV;  // not torch's own order
+  toml = FileOf(ExportOnly(job, ExportFormat::kTorchtitan), "torchtitan.toml");
+  EXPECT_THAT(toml, HasSubstr("\npipeline_parallel_schedule_csv = \"pipeline_schedule.csv\"\n"));
+}
+
+TEST(ExportDeepSpeed, GradientsAreOfATypeThatItTakes) {
+  // deepspeed/runtime/engine.py, _do_optimizer_sanity_check: without ZeRO BF16 weights accumulate
+  // in fp32 and fp16 ones in fp16.
+  Job job = MakeJob("llama-3.1-8b", 1, {.data = 8, .zero = 0});
+  const auto type = [&] {
+    const Exported exported = ExportOnly(job, ExportFormat::kDeepSpeed);
+    std::string name =
+        nlohmann::json::parse(FileOf(exported, "deepspeed.json"))["data_types"]["grad_accum_dtype"];
+    EXPECT_EQ(Said(exported, "training.gradient_bytes").empty(),
+              (name == "fp32") == (job.training.gradient_bytes == 4));
+    return name;
+  };
+  job.training.gradient_bytes = 2;
+  EXPECT_EQ(type(), "fp32");
+  job.parallel.zero = 1;
+  EXPECT_EQ(type(), "bf16");
+  job.training = {.global_batch_size = 64, .seq_length = 8192, .precision = Precision::kFp16};
+  EXPECT_EQ(type(), "fp32");
+  job.parallel.zero = 0;
+  EXPECT_EQ(type(), "fp16");
+  // MiCS, ZeRO 3 of neighbouring ranks: runtime/zero/config.py at commit 1b88ac366fc9.
+  job.parallel = {.data = 8, .zero = 3, .zero_shard = 4};
+  const auto json =
+      nlohmann::json::parse(FileOf(ExportOnly(job, ExportFormat::kDeepSpeed), "deepspeed.json"));
+  EXPECT_EQ(json["zero_optimization"]["mics_shard_size"], 4);
+}
+
+TEST(ExportFsdp, ItsRanksAreAllThereAre) {
+  // accelerate 1.14, parallelism_config.py: dp_replicate x dp_shard x tp x cp is the number of
+  // processes, and tp or cp go with no replicas of one rank.
+  Job job = MakeJob("llama-3.1-8b", 2, {.tensor = 2, .pipeline = 2, .data = 4, .zero = 3});
+  std::string yaml = FileOf(ExportOnly(job, ExportFormat::kFsdp), "fsdp.yaml");
+  EXPECT_THAT(yaml, HasSubstr("\nnum_processes: 16\n"));
+  EXPECT_THAT(yaml, HasSubstr("dp_shard_size: 8\n  parallelism_config_tp_size: 2\n"));
+  job.parallel = {.context = 2, .data = 8, .zero = 3, .zero_shard = 2};
+  const Exported exported = ExportOnly(job, ExportFormat::kFsdp);
+  yaml = FileOf(exported, "fsdp.yaml");
+  EXPECT_THAT(yaml, HasSubstr("dp_replicate_size: 1\n  parallelism_config_dp_shard_size: 8\n"));
+  EXPECT_THAT(Said(exported, "parallel.zero_shard"), HasSubstr("no replicas of one rank"));
 }
 
 TEST(Export, NestedContextParallelism) {
@@ -227,6 +542,14 @@ TEST(ExportSlurm, RacksAreHostsOfTrays) {
   EXPECT_THAT(text, HasSubstr("\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n"));
   ASSERT_EQ(exported.unexpressed.size(), 1U);
   EXPECT_EQ(exported.unexpressed[0].field, "cluster");
+}
+
+TEST(ExportSlurm, SaysWhichRanksAreNeighbours) {
+  Job job = MakeJob("llama-3.1-8b", 4, {.tensor = 4, .pipeline = 2, .data = 4});
+  const auto script = [&] { return FileOf(ExportOnly(job, ExportFormat::kSlurm), "run.sbatch"); };
+  EXPECT_THAT(script(), HasSubstr("tensor (tp 4), context (cp 1), data (dp 4), pipeline (pp 2);"));
+  job.parallel.order = RankOrder::kPipelineInside;
+  EXPECT_THAT(script(), HasSubstr("tensor (tp 4), context (cp 1), pipeline (pp 2), data (dp 4);"));
 }
 
 TEST(ExportFormats, AreNamed) {
