@@ -327,8 +327,23 @@ bool RunsIn(Framework framework, ScheduleKind schedule) {
   return std::count(std::begin(kPyTorch), std::end(kPyTorch), schedule) > 0;
 }
 
+bool ShardsPipelines(Framework framework) {
+  switch (framework) {
+    case Framework::kMegatron:
+    case Framework::kMegatron2021:
+    case Framework::kMegatronDeepSpeed:
+      return false;
+    case Framework::kFsdp:
+    case Framework::kFsdpCompiled:
+    case Framework::kInternEvo:
+      return true;
+  }
+  return true;
+}
+
 bool RunsIn(Framework framework, const ParallelConfig& plan) {
-  return RunsIn(framework, plan.schedule) && plan.rank_recompute.empty();
+  return RunsIn(framework, plan.schedule) && plan.rank_recompute.empty() &&
+         (plan.zero < 2 || plan.pipeline == 1 || ShardsPipelines(framework));
 }
 
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {

@@ -79,6 +79,10 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
 // schedules.py has 1F1B and interleaved, torchtitan takes those of torch.distributed.pipelining,
 // and of the others none is known beside 1F1B and interleaved.
 bool RunsIn(Framework framework, ScheduleKind schedule);
+// Whether it shards gradients and parameters of pipelined ranks: Megatron-FSDP, which does it for
+// Megatron-LM, has no pipeline (distributed/fsdp; nor is ZeRO above 1 anywhere else there), and
+// DeepSpeed's pipeline engine refuses ZeRO 2 and 3 (runtime/pipe/engine.py).
+bool ShardsPipelines(Framework framework);
 // And whether it can do what the plan does besides: none recomputes by rank.
 bool RunsIn(Framework framework, const ParallelConfig& plan);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);

@@ -353,6 +353,7 @@ std::string PlanAnswerJson(const PlanAnswer& answer) {
                         {"none_fits", contenders.none_fits_simulated},
                         {"left_out", ToArray(contenders.left_out, contender)}};
   json["in_framework"] = answer.in_framework ? contender(*answer.in_framework) : Json(nullptr);
+  json["framework_notes"] = FrameworkNotes(answer);
   json["pareto"] = ToArray(answer.pareto, estimate);
   json["certificate"] = ToJson(answer.result.certificate);
   json.update(Counts(answer.result, answer.job.model));

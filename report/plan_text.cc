@@ -148,39 +148,61 @@ std::string AnswerSentence(const PlanAnswer& answer) {
                      MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
 }
 
-// Where the best plan's schedule is none of the framework's, the best of those.
-std::string InFrameworkText(const PlanAnswer& answer, const Style& style) {
-  if (!answer.in_framework) return {};
-  const Contender& c = *answer.in_framework;
-  const ParallelConfig& best = answer.plans().front().estimate.plan;
-  const bool schedule = !RunsIn(answer.job.training.framework, best.schedule);
-  return Wrapped(fmt::format("The framework, {}, has no {}. The fastest plan {} "
-                             "it has is {}: {} a step, {} more.",
-                             NameIn(FrameworkNames(), answer.job.training.framework),
-                             schedule ? NameOf(best.schedule) : "recomputation by pipeline rank",
-                             schedule ? "with a schedule that" : "with what",
-                             BriefName(c.estimate.plan), PerStep(c.step()),
-                             Percent(c.step() / answer.plans().front().step() - 1)),
-                 style.width, 2) +
-         '\n';
+// What the framework lacks of a plan that it does not run.
+std::string LacksOf(Framework framework, const ParallelConfig& plan) {
+  if (!RunsIn(framework, plan.schedule)) {
+    return fmt::format("no {}. The fastest plan with a schedule that it has",
+                       NameOf(plan.schedule));
+  }
+  return fmt::format("no {}. The fastest plan with what it has",
+                     plan.rank_recompute.empty() ? "ZeRO 2 or 3 with a pipeline"
+                                                 : "recomputation by pipeline rank");
 }
 
-// What of the plans listed Transformer Engine would stop at.
-std::string RefusedText(const PlanAnswer& answer, const Style& style) {
-  if (answer.job.training.framework != Framework::kMegatron) return {};
-  std::vector<std::string> rows;
+// Where the best plan is none of the framework's, the best of those.
+std::string InFrameworkNote(const PlanAnswer& answer) {
+  const Contender& c = *answer.in_framework;
+  const Framework framework = answer.job.training.framework;
+  return fmt::format(
+      "The framework, {}, has {} is {}: {} a step, {} more.", NameIn(FrameworkNames(), framework),
+      LacksOf(framework, answer.plans().front().estimate.plan), BriefName(c.estimate.plan),
+      PerStep(c.step()), Percent(c.step() / answer.plans().front().step() - 1));
+}
+
+// Which of the plans listed the framework would stop at, and why, the first of each reason's.
+std::string RefusedNote(const PlanAnswer& answer) {
+  const Framework framework = answer.job.training.framework;
+  std::vector<std::string> sharded, exchanged;
   std::string why;
   for (std::size_t i = 0; i < answer.plans().size(); ++i) {
-    const std::string refused = RefusedExchange(answer.job.model, answer.plans()[i].estimate.plan);
+    const ParallelConfig& plan = answer.plans()[i].estimate.plan;
+    const std::string row = fmt::format("#{}", i + 1);
+    if (plan.zero >= 2 && plan.pipeline > 1 && !ShardsPipelines(framework)) sharded.push_back(row);
+    if (framework != Framework::kMegatron) continue;
+    const std::string refused = RefusedExchange(answer.job.model, plan);
     if (refused.empty()) continue;
-    if (rows.empty()) why = refused;
-    rows.push_back(fmt::format("#{}", i + 1));
+    if (exchanged.empty()) why = refused;
+    exchanged.push_back(row);
   }
-  if (rows.empty()) return {};
-  return Wrapped(fmt::format("Not as they are in the framework: {}: {}{}.", fmt::join(rows, ", "),
-                             why, rows.size() > 1 ? ", in the first of them" : ""),
-                 style.width, 2) +
-         '\n';
+  std::vector<std::string> reasons;
+  if (!sharded.empty()) {
+    reasons.push_back(
+        fmt::format("{}: ZeRO 2 and 3 have no pipeline there", fmt::join(sharded, ", ")));
+  }
+  if (!exchanged.empty()) {
+    reasons.push_back(fmt::format("{}: {}{}", fmt::join(exchanged, ", "), why,
+                                  exchanged.size() > 1 ? ", in the first of them" : ""));
+  }
+  if (reasons.empty()) return {};
+  return fmt::format("Not as they are in the framework: {}.", fmt::join(reasons, "; "));
+}
+
+std::string FrameworkText(const PlanAnswer& answer, const Style& style) {
+  std::string text;
+  for (const std::string& note : FrameworkNotes(answer)) {
+    text += Wrapped(note, style.width, 2) + '\n';
+  }
+  return text;
 }
 
 std::string NoPlanText(const PlanAnswer& answer, const Style& style) {
@@ -588,6 +610,14 @@ std::string PlanSentence(const PlanAnswer& answer) {
   return ExplanationSentence(answer) + (best.empty() ? "" : " " + best);
 }
 
+std::vector<std::string> FrameworkNotes(const PlanAnswer& answer) {
+  std::vector<std::string> notes;
+  if (answer.in_framework) notes.push_back(InFrameworkNote(answer));
+  const std::string refused = RefusedNote(answer);
+  if (!refused.empty()) notes.push_back(refused);
+  return notes;
+}
+
 std::string Reason(const PlanAnswer& answer) {
   if (!answer.plans().empty()) return "";
   return answer.nearest_miss ? LeastMemory(*answer.nearest_miss, answer) : answer.why_not;
@@ -617,8 +647,7 @@ std::string TextOfOne(const PlanAnswer& answer, const Style& style) {
                         answer.plans().size(), best_layouts);
   text += Bold(Wrapped(title, style.width, 0), style) + '\n' + PlanTable(answer.plans(), style) +
           ToldApartText(answer, style) + SimulatedText(answer, style) +
-          InFrameworkText(answer, style) + RefusedText(answer, style) +
-          CertificateText(answer, style) + '\n';
+          FrameworkText(answer, style) + CertificateText(answer, style) + '\n';
   text += RobustText(answer, style);
   text += Bold("The best plan", style) + '\n' + PlanText(answer.job, best, style) + '\n' +
           TimeText(best, style) + '\n' + MemoryText(best, style) + '\n';

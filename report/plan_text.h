@@ -17,6 +17,9 @@ std::string PlanAnswerText(const PlanAnswer& answer, const Style& style);
 // The answer in a sentence or two, of --explain too.
 std::string PlanSentence(const PlanAnswer& answer);
 
+// What of the best plan, and of those listed, the framework does not do; a sentence each.
+std::vector<std::string> FrameworkNotes(const PlanAnswer& answer);
+
 // Why there is no plan, for programs too; empty where there is one.
 std::string Reason(const PlanAnswer& answer);
 // Why what --explain asks about does not fit or cannot be; empty where it does.

@@ -417,6 +417,7 @@ page.start(() => {
       page.element(table, "p", "note", `The first ${near} cannot be told apart: within ` +
         `${page.percent(page.data.told_apart)} of the first, 90% intervals overlap by more than half.`);
     }
+    for (const note of answer.framework_notes) page.element(table, "p", "note", note);
     const {simulation} = answer;
     if (simulation.simulated > 1) {
       page.element(table, "p", "note", `Ranked by simulated step, of the ${simulation.simulated} ` +

@@ -165,8 +165,8 @@ TEST(Plan, JsonKeys) {
           "ideal_time_s", "mfu_convention", "fits", "plan", "micro_batches", "slowest_stage",
           "time", "memory", "simulated_step_time_s", "simulated_peak_bytes", "simulated_fits",
           "estimate_error", "question", "warnings", "memory_limit_bytes", "plans", "simulation",
-          "in_framework", "pareto", "certificate", "searched", "rejected", "out_of_memory",
-          "reason", "nearest_miss", "remedies", "timing"));
+          "in_framework", "framework_notes", "pareto", "certificate", "searched", "rejected",
+          "out_of_memory", "reason", "nearest_miss", "remedies", "timing"));
   ASSERT_EQ(json["plans"].size(), 10U);
   const Json& best = json["plans"][0];
   EXPECT_EQ(json["plan"], best["plan"]);
@@ -209,7 +209,7 @@ TEST(Plan, JsonKeys) {
 TEST(Plan, RecomputeByRank) {
   const std::string question =
       "plan --json --model llama-3.1-70b --cluster dgx-h100 --nodes 4 --global-batch 128 "
-      "--seq 16384 --require tp=4,pp=4,zero=2,cp=2";
+      "--seq 16384 --require tp=4,pp=4,zero=1,cp=2";
   const Json without = Parsed(RunCommand(question));
   EXPECT_FALSE(without["certificate"].contains("by_rank"));
   EXPECT_TRUE(without["in_framework"].is_null());
@@ -234,6 +234,23 @@ TEST(Plan, RecomputeByRank) {
   const Outcome text = RunCommand("plan" + question.substr(11) + " --recompute-by-rank");
   EXPECT_THAT(text.out,
               HasSubstr("The framework, megatron, has no recomputation by pipeline rank."));
+}
+
+// Megatron-FSDP has no pipeline, and torch.distributed's has FSDP beside it.
+TEST(Plan, SaysWhatTheFrameworkCannotShard) {
+  const std::string question =
+      " --model llama-3.1-70b --cluster dgx-h200 --nodes 8 --global-batch 64 --seq 131072 "
+      "--require pp=2,tp=2,cp=16";
+  const Json json = Parsed(RunCommand("plan --json" + question));
+  EXPECT_EQ(json["plans"][0]["plan"]["zero"], 2);
+  EXPECT_LT(json["in_framework"]["plan"]["zero"], 2);
+  EXPECT_GE(json["in_framework"]["step_time_s"], json["plans"][0]["step_time_s"]);
+  EXPECT_EQ(json["framework_notes"].size(), 2U);
+  const std::string text = RunCommand("plan" + question).out;
+  EXPECT_THAT(text, HasSubstr("The framework, megatron, has no ZeRO 2 or 3 with a pipeline."));
+  EXPECT_THAT(text, HasSubstr("Not as they are in the framework: #1"));
+  const std::string compiled = RunCommand("plan --framework fsdp-compiled" + question).out;
+  EXPECT_THAT(compiled, testing::Not(HasSubstr("no pipeline there")));
 }
 
 TEST(Plan, RanksByTheSimulatedStep) {
