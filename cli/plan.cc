@@ -222,10 +222,10 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
   answer.simulate_seconds = SecondsSince(searched);
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
   if (answer.plans().empty() && !answer.nearest_miss) {
-    answer.why_not = Obstacle(job_, options_.filter);
-    if (answer.why_not.empty() && answer.result.certificate.unvisited > 0) {
-      answer.why_not = "none was costed in the time given (--budget)";
-    } else if (answer.why_not.empty()) {
+    answer.why_not = answer.result.certificate.unvisited > 0
+                         ? "none was costed in the time given (--budget)"
+                         : Obstacle(job_, options_.filter);
+    if (answer.why_not.empty()) {
       answer.why_not = fmt::format("the search goes through no plan like {}, which estimate costs",
                                    BriefName(Plainest(job_, options_.filter)));
     }
