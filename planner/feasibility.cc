@@ -341,9 +341,15 @@ bool ShardsPipelines(Framework framework) {
   return true;
 }
 
+bool OffloadsIn(Framework framework, int pipeline, const Recompute& recompute) {
+  return recompute.offload_layers == 0 || framework != Framework::kMegatron ||
+         (pipeline == 1 && recompute.granularity == RecomputeGranularity::kNone);
+}
+
 bool RunsIn(Framework framework, const ParallelConfig& plan) {
   return RunsIn(framework, plan.schedule) && plan.rank_recompute.empty() &&
-         (plan.zero < 2 || plan.pipeline == 1 || ShardsPipelines(framework));
+         (plan.zero < 2 || plan.pipeline == 1 || ShardsPipelines(framework)) &&
+         OffloadsIn(framework, plan.pipeline, plan.recompute);
 }
 
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard) {

@@ -83,6 +83,9 @@ bool RunsIn(Framework framework, ScheduleKind schedule);
 // Megatron-LM, has no pipeline (distributed/fsdp; nor is ZeRO above 1 anywhere else there), and
 // DeepSpeed's pipeline engine refuses ZeRO 2 and 3 (runtime/pipe/engine.py).
 bool ShardsPipelines(Framework framework);
+// Whether it offloads the layers that the plan does: Megatron-LM's transformer_config.py refuses it
+// with pipelines and with recomputation.
+bool OffloadsIn(Framework framework, int pipeline, const Recompute& recompute);
 // And whether it can do what the plan does besides: none recomputes by rank.
 bool RunsIn(Framework framework, const ParallelConfig& plan);
 Verdict CheckZero(std::int64_t data_ranks, int zero, int zero_shard);

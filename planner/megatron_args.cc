@@ -532,7 +532,9 @@ class Interpreter {
     } else if (Has("--num-query-groups")) {
       Warn("--num-query-groups", "has no effect without --group-query-attention");
     }
-    m.qk_layernorm = Has("--qk-layernorm") || Has("--qk-l2-norm");
+    // Under latent attention they are of what is projected down, which has norms in any case.
+    m.qk_layernorm =
+        (Has("--qk-layernorm") || Has("--qk-l2-norm")) && !Has("--multi-latent-attention");
     const std::string softmax = Choice("--softmax-type", {"vanilla", "learnable", "off-by-one"});
     m.attention_sinks = softmax == "learnable";
     if (!Has("--multi-latent-attention")) return;

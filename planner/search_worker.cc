@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/feasibility.h"
+
 namespace millwright {
 namespace {
 
@@ -243,6 +245,9 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
                                const ParallelConfig& plan) {
   const LayoutKey key = KeyOf(plan, space_.training);
   best_ = &findings_.best[key];
+  LayoutKey other = key;
+  other.back() = 0;
+  best_offloaded_ = offloads_.empty() ? best_ : &findings_.best[other];
   near_ = &findings_.near[key];
   by_rank_ = space_.by_rank && plan.pipeline > 1 && FollowsFromStages(plan.schedule)
                  ? &findings_.by_rank[key]
@@ -354,7 +359,8 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     ++findings_.rejected[static_cast<int>(RejectionReason::kHostMemory)];
     return;
   }
-  keep_better(*best_);
+  const bool offloads = OffloadsIn(space_.training.framework, plan.pipeline, recompute);
+  keep_better(offloads ? *best_ : *best_offloaded_);
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
 }
 

@@ -70,10 +70,11 @@ class SearchWorker {
     std::vector<TreatedLayer> offloaded, others;  // layers, under it
   };
   std::vector<Offload> offloads_;
-  std::vector<TreatedLayer> least_;            // the least of all of these
-  bool paired_ = false;                        // these have their pairs
-  std::vector<ScheduleKind> feasible_;         // of the pipeline at hand
-  std::optional<RankedPlan>* best_ = nullptr;  // of the layout at hand
+  std::vector<TreatedLayer> least_;     // the least of all of these
+  bool paired_ = false;                 // these have their pairs
+  std::vector<ScheduleKind> feasible_;  // of the pipeline at hand
+  // Of the layout at hand, and of it with layers offloaded as the framework does not.
+  std::optional<RankedPlan>*best_ = nullptr, *best_offloaded_ = nullptr;
   std::optional<RankedPlan>* near_ = nullptr;
   std::optional<RankedPlan>* by_rank_ = nullptr;
   std::optional<RankedPlan>* least_miss_ = nullptr;

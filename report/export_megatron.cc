@@ -215,7 +215,9 @@ void ExportMegatron(const Job& job, Exported& exported) {
   std::string text = notes.Head(job, "Megatron-LM arguments", kMegatronSpelling,
                                 "Use: source this file in bash, and pass \"${MEGATRON_ARGS[@]}\" "
                                 "to pretrain_gpt.py with your "
-                                "data, tokenizer, optimizer and checkpoint options.");
+                                "data, tokenizer, optimizer and checkpoint options, and with "
+                                "what costs neither time nor memory: RoPE's base and scaling, "
+                                "epsilons, the router's scaling.");
   const Hosts hosts = HostsOf(job.cluster);
   text += fmt::format("\nNNODES={}\nGPUS_PER_NODE={}\nMEGATRON_ARGS=(", hosts.count, hosts.gpus);
   std::string_view topic;

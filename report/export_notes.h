@@ -51,6 +51,10 @@ struct ChunkLayers {
 };
 ChunkLayers ChunkLayersOf(const ModelConfig& model, const ParallelConfig& plan);
 
+// Frameworks shard what experts keep into as many groups as the rest; here a group has zero_shard
+// ranks of theirs at most.
+void NoteExpertShard(const Job& job, ExportNotes& notes);
+
 // "dense" or MoE of each layer, as 0 and 1 in runs.
 struct BitRun {
   bool bit = false;

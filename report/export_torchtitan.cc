@@ -168,6 +168,11 @@ void ModelSection(const Job& job, ExportNotes& notes, std::string& toml) {
   }
 }
 
+bool Compiles(const Job& job) {
+  return job.training.framework == Framework::kFsdpCompiled &&
+         (job.parallel.pipeline == 1 || !SplitsBackward(job.parallel.schedule));
+}
+
 // Without a pipeline a pass has a micro-batch, and passes are accumulated; with one, the pipeline
 // divides the rank's whole batch.
 void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
@@ -180,8 +185,7 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
       "\n[training]\nlocal_batch_size = {}\nglobal_batch_size = {}\nseq_len = {}\n"
       "mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\n\n[compile]\n"
       "enable = {}\n",
-      local, t.global_batch_size, t.seq_length,
-      t.framework == Framework::kFsdpCompiled && !divided);
+      local, t.global_batch_size, t.seq_length, Compiles(job));
   if (t.framework == Framework::kFsdpCompiled && divided) {
     notes.Cannot("training.framework",
                  fmt::format("torch refuses torch.compile with {}, whose backward pass is divided",
@@ -336,9 +340,13 @@ void ParallelismSection(const Job& job, ExportNotes& notes, std::string& toml) {
   if (p.tensor > 1 && !p.sequence_parallel) {
     notes.Cannot("parallel.sequence_parallel", "tensor parallelism always brings it");
   }
-  if (job.training.tp_comm_overlap) {
-    toml += "enable_async_tensor_parallel = true  # takes effect with compile = true\n";
+  if (job.training.tp_comm_overlap && Compiles(job)) {
+    toml += "enable_async_tensor_parallel = true\n";
+  } else if (job.training.tp_comm_overlap) {
+    // distributed/tensor_parallel.py refuses it.
+    notes.Cannot("training.tp_comm_overlap", "it wants torch.compile");
   }
+  NoteExpertShard(job, notes);
   PipelineKeys(job, notes, toml);
   toml += fmt::format("context_parallel_degree = {}\n", p.context);
   if (p.context > 1 && p.context_kind == ContextParallelKind::kRing) {
@@ -394,7 +402,9 @@ void ExportTorchtitan(const Job& job, Exported& exported) {
       job, "torchtitan configuration",
       "pytorch/torchtitan, torchtitan/config/job_config.py of early 2026, the last to be read from "
       "TOML",
-      "Use: add your data, tokenizer, optimizer and checkpoint sections, and give it as "
+      "Use: add your data, tokenizer, optimizer and checkpoint sections, and what costs neither "
+      "time "
+      "nor memory (RoPE's base and scaling, epsilons), and give it as "
       "--job.config_file.");
   notes.AddFile("torchtitan.toml", head + toml);
 }

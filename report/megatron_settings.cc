@@ -69,7 +69,8 @@ void Attention(const ModelConfig& m, Settings& s, ExportNotes& notes) {
     s.Switch("--group-query-attention");
     s.Value("--num-query-groups", m.num_query_groups);
   }
-  s.Switch("--qk-layernorm", m.qk_layernorm);
+  // Of latent attention the norms of what is projected down (gpt_layer_specs.py).
+  s.Switch("--qk-layernorm", m.qk_layernorm || m.latent);
   if (m.attention_sinks) s.Value("--softmax-type", "learnable");
 
   std::set<std::int64_t> windows;
@@ -348,12 +349,13 @@ void Sharding(const Job& job, Settings& s, ExportNotes& notes) {
     s.Switch("--use-distributed-optimizer");
     if (p.zero_shard > 0) {
       s.Value("--num-distributed-optimizer-instances", p.data * p.context / p.zero_shard);
+      NoteExpertShard(job, notes);
     }
   }
   if (p.zero >= 2 && !WrittenAsFsdp(p)) {
     notes.Cannot("parallel.zero",
                  fmt::format("Megatron-FSDP goes with no pipeline; written as the distributed "
-                             "optimizer, ZeRO 1, which needs more memory than ZeRO {}",
+                             "optimizer, ZeRO 1, which has gradients whole, unlike ZeRO {}",
                              p.zero));
   }
   if (WrittenAsFsdp(p)) {

@@ -10,6 +10,7 @@
 #include "cost_models/interval.h"
 #include "planner/megatron_args.h"
 #include "report/estimate_text.h"
+#include "report/megatron_settings.h"
 #include "report/options_text.h"
 #include "report/size_text.h"
 
@@ -149,36 +150,44 @@ std::string AnswerSentence(const PlanAnswer& answer) {
 }
 
 // What the framework lacks of a plan that it does not run.
-std::string LacksOf(Framework framework, const ParallelConfig& plan) {
-  if (!RunsIn(framework, plan.schedule)) {
-    return fmt::format("no {}. The fastest plan with a schedule that it has",
-                       NameOf(plan.schedule));
-  }
-  return fmt::format("no {}. The fastest plan with what it has",
-                     plan.rank_recompute.empty() ? "ZeRO 2 or 3 with a pipeline"
-                                                 : "recomputation by pipeline rank");
+std::string_view LacksOf(Framework framework, const ParallelConfig& plan) {
+  if (!RunsIn(framework, plan.schedule)) return NameOf(plan.schedule);
+  if (!plan.rank_recompute.empty()) return "recomputation by pipeline rank";
+  if (!OffloadsIn(framework, plan.pipeline, plan.recompute))
+    return "offloaded layers with pipelines or recomputation";
+  return "ZeRO 2 or 3 with a pipeline";
 }
 
 // Where the best plan is none of the framework's, the best of those.
 std::string InFrameworkNote(const PlanAnswer& answer) {
-  const Contender& c = *answer.in_framework;
   const Framework framework = answer.job.training.framework;
-  return fmt::format(
-      "The framework, {}, has {} is {}: {} a step, {} more.", NameIn(FrameworkNames(), framework),
-      LacksOf(framework, answer.plans().front().estimate.plan), BriefName(c.estimate.plan),
-      PerStep(c.step()), Percent(c.step() / answer.plans().front().step() - 1));
+  const Contender& best = answer.plans().front();
+  const std::string lacks =
+      fmt::format("The framework, {}, has no {}.", NameIn(FrameworkNames(), framework),
+                  LacksOf(framework, best.estimate.plan));
+  if (!answer.in_framework) return lacks + " No plan that it runs was searched and fits.";
+  const Contender& c = *answer.in_framework;
+  return fmt::format("{} The fastest plan that it runs is {}: {} a step, {} more than {}.", lacks,
+                     BriefName(c.estimate.plan), PerStep(c.step()),
+                     Percent(c.step() / best.step() - 1), PerStep(best.step()));
 }
 
 // Which of the plans listed the framework would stop at, and why, the first of each reason's.
 std::string RefusedNote(const PlanAnswer& answer) {
   const Framework framework = answer.job.training.framework;
-  std::vector<std::string> sharded, exchanged;
+  std::vector<std::string> sharded, exchanged, offloaded, overlapped;
   std::string why;
   for (std::size_t i = 0; i < answer.plans().size(); ++i) {
     const ParallelConfig& plan = answer.plans()[i].estimate.plan;
     const std::string row = fmt::format("#{}", i + 1);
     if (plan.zero >= 2 && plan.pipeline > 1 && !ShardsPipelines(framework)) sharded.push_back(row);
+    if (!OffloadsIn(framework, plan.pipeline, plan.recompute)) offloaded.push_back(row);
     if (framework != Framework::kMegatron) continue;
+    Job job = answer.job;
+    job.parallel = plan;
+    if (plan.expert > 1 && job.training.expert_overlap && !WrittenExpertOverlap(job)) {
+      overlapped.push_back(row);
+    }
     const std::string refused = RefusedExchange(answer.job.model, plan);
     if (refused.empty()) continue;
     if (exchanged.empty()) why = refused;
@@ -188,6 +197,19 @@ std::string RefusedNote(const PlanAnswer& answer) {
   if (!sharded.empty()) {
     reasons.push_back(
         fmt::format("{}: ZeRO 2 and 3 have no pipeline there", fmt::join(sharded, ", ")));
+  }
+  if (!offloaded.empty()) {
+    reasons.push_back(
+        fmt::format("{}: layers are not offloaded there with pipelines or "
+                    "recomputation",
+                    fmt::join(offloaded, ", ")));
+  }
+  if (!overlapped.empty()) {
+    reasons.push_back(
+        fmt::format("{}: experts' exchanges are overlapped there with virtual "
+                    "stages, where there are stages, and without recomputing layers "
+                    "or experts as a whole",
+                    fmt::join(overlapped, ", ")));
   }
   if (!exchanged.empty()) {
     reasons.push_back(fmt::format("{}: {}{}", fmt::join(exchanged, ", "), why,
@@ -428,7 +450,7 @@ std::string CertificateText(const PlanAnswer& answer, const Style& style) {
       const ParallelConfig& best = shown->plan;
       const bool by_rank = !best.rank_recompute.empty(), split = !best.stage_layers.empty();
       text = fmt::format(
-          "The best is one of them with its {}. Of {} with layers "
+          "The best plan is a candidate with its {}. Of {} with layers "
           "divided evenly{} none is faster than {} by the estimate, which is proven",
           by_rank ? fmt::format("recomputation{} chosen by rank", split ? " and layers" : "")
                   : "layers divided anew",
@@ -612,7 +634,10 @@ std::string PlanSentence(const PlanAnswer& answer) {
 
 std::vector<std::string> FrameworkNotes(const PlanAnswer& answer) {
   std::vector<std::string> notes;
-  if (answer.in_framework) notes.push_back(InFrameworkNote(answer));
+  if (!answer.plans().empty() &&
+      !RunsIn(answer.job.training.framework, answer.plans().front().estimate.plan)) {
+    notes.push_back(InFrameworkNote(answer));
+  }
   const std::string refused = RefusedNote(answer);
   if (!refused.empty()) notes.push_back(refused);
   return notes;

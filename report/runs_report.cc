@@ -239,6 +239,13 @@ std::string CrossValidationText(const CrossValidation& cross, const Style& style
                    style.width, 0),
            style);
   text += "\n\n";
+  if (cross.groups < 20) {
+    text +=
+        Wrapped(fmt::format("{} say little of {} parameters: do not use these.",
+                            Counted(std::int64_t(cross.groups), "group"), EndToEndFields().size()),
+                style.width, 0) +
+        "\n\n";
+  }
   TextTable groups = SummaryTable("held out, by source");
   for (const NamedSummary& g : cross.held_out.groups) AddSummary(groups, g.name, g.errors);
   for (const NamedSummary& g : cross.held_out.classes) AddSummary(groups, g.name, g.errors);

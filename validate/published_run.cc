@@ -203,6 +203,13 @@ class RunsReader {
     o.Bool("flash_attention", run.flash_attention);
     if (const JsonValue* measured = o.Object("measured")) ReadMeasured(*measured, pointer, run);
     o.Text("outcome", run.outcome);
+    if (run.outcome.starts_with("oom")) run.outcome.replace(0, 3, "OOM");
+    if (!run.outcome.empty() && run.outcome != "ran" && !run.out_of_memory() &&
+        warned_.size() < kMostWarnings) {
+      warned_.insert(fmt::format("{}: at {}: taken as ran: {} is neither ran nor OOM", file_,
+                                 PointerTo(o.pointer(), "outcome"),
+                                 JsonText(Printable(run.outcome, kMostNameShown))));
+    }
     o.Text("notes", run.notes);
     if (const JsonValue* traits = o.Object("traits")) ReadTraits(*traits, pointer, run.traits);
     o.WarnOfSlips(file_, warned_);

@@ -279,6 +279,16 @@ int LeastThatFits(const Job& job, int most) {
 
 // ---- Training and plan --------------------------------------------------------------------------
 
+bool SaysRecompute(const std::string& words) {
+  const std::string text = Lower(words);
+  const auto starts = [&](std::string_view word) {
+    return text.starts_with(word) &&
+           (text.size() == word.size() ||
+            std::isalnum(static_cast<unsigned char>(text[word.size()])) == 0);
+  };
+  return text.empty() || starts("none") || starts("full") || starts("selective");
+}
+
 Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framework framework,
                       int chunks) {
   const std::string text = Lower(run.recompute);
@@ -295,7 +305,9 @@ Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framewo
     return r;
   }
   r.granularity = RecomputeGranularity::kSelective;
-  const std::size_t colon = text.find(':');
+  // "selective: mlp" and, as plans are written here, "selective(mlp)".
+  const std::size_t colon =
+      text.starts_with("selective(") ? std::string("selective").size() : text.find(':');
   std::string_view list = colon == text.npos ? std::string_view() : std::string_view(text);
   if (colon != text.npos) list.remove_prefix(colon + 1);
   const auto word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
@@ -445,6 +457,10 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   if (Has(run.precision, "rowwise") && Degree(run.tp) > 1) precision = Precision::kBf16;
   if (!precision) return NotModelled{fmt::format("precision {} is not modelled", run.precision)};
   if (Has(run.notes, "LoRA")) return NotModelled{"only adapters are trained (LoRA)"};
+  if (!SaysRecompute(run.recompute)) {
+    return NotModelled{fmt::format("recompute \"{}\" is neither none, full nor selective",
+                                   Printable(run.recompute, 40))};
+  }
   if (!run.gbs) return NotModelled{"gbs is not given"};
   if (!run.mbs) return NotModelled{"mbs is not given"};
   job.training = TrainingOf(run, framework, *precision, job.cluster.gpu);

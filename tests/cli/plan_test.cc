@@ -253,6 +253,14 @@ TEST(Plan, SaysWhatTheFrameworkCannotShard) {
   const std::string text = RunCommand("plan" + question).out;
   EXPECT_THAT(text, HasSubstr("The framework, megatron, has no ZeRO 2 or 3 with a pipeline."));
   EXPECT_THAT(text, HasSubstr("Not as they are in the framework: #1"));
+  const std::string offloaded =
+      RunCommand(
+          "plan --model llama-2-13b --cluster dgx-h100 --nodes 2 --global-batch 128 --seq "
+          "4096 --offload --require offload=1,pp=2")
+          .out;
+  EXPECT_THAT(offloaded, HasSubstr("has no offloaded layers with pipelines or recomputation. No "
+                                   "plan that it"));
+  EXPECT_THAT(offloaded, HasSubstr("layers are not"));
   const std::string compiled = RunCommand("plan --framework fsdp-compiled" + question).out;
   EXPECT_THAT(compiled, testing::Not(HasSubstr("no pipeline there")));
 }

@@ -184,6 +184,41 @@ std::string MegatronText(const Job& job) {
   return FileOf(ExportOnly(job, ExportFormat::kMegatron), "megatron_args.sh");
 }
 
+// 8 copies of the experts for 2 of the rest: one shard group of either there, four of experts here.
+TEST(Export, ShardsOfExpertsThatAreOthers) {
+  Job job = MakeJob("qwen3-30b-a3b", 2,
+                    {.tensor = 8, .sequence_parallel = true, .context = 2, .expert = 2, .zero = 1});
+  job.parallel.zero_shard = 2;
+  for (const ExportFormat format :
+       {ExportFormat::kMegatron, ExportFormat::kBridge, ExportFormat::kTorchtitan}) {
+    EXPECT_THAT(Said(ExportOnly(job, format), "parallel.zero_shard"),
+                HasSubstr("experts' 8 data-parallel ranks are sharded there into 1 groups"));
+  }
+  job.parallel.zero_shard = 0;
+  EXPECT_EQ(Said(ExportOnly(job, ExportFormat::kMegatron), "parallel.zero_shard"), "");
+}
+
+// torchtitan's distributed/tensor_parallel.py raises where it is not compiled.
+TEST(ExportTorchtitan, AsynchronousTensorParallelismIsCompiled) {
+  Job job = MakeJob("llama-3.1-8b", 1, {.tensor = 2, .sequence_parallel = true, .data = 4});
+  job.training.tp_comm_overlap = true;
+  Exported exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  EXPECT_THAT(FileOf(exported, "torchtitan.toml"), Not(HasSubstr("enable_async")));
+  EXPECT_EQ(Said(exported, "training.tp_comm_overlap"), "it wants torch.compile");
+  job.training.framework = Framework::kFsdpCompiled;
+  exported = ExportOnly(job, ExportFormat::kTorchtitan);
+  EXPECT_THAT(FileOf(exported, "torchtitan.toml"),
+              HasSubstr("enable_async_tensor_parallel = true\n"));
+  EXPECT_EQ(Said(exported, "training.tp_comm_overlap"), "");
+}
+
+// DeepSeek's norms of what is projected down; read back they are no norms of heads.
+TEST(ExportMegatron, LatentAttentionHasItsNorms) {
+  const Job job = MakeJob("deepseek-v3", 32, {.pipeline = 16, .data = 16, .expert = 16});
+  const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+  EXPECT_THAT(FileOf(exported, "megatron_args.sh"), HasSubstr("--qk-layernorm"));
+}
+
 // What the frameworks' own parsers refuse is not written.  Megatron-LM: megatron/training/
 // arguments.py at commits 4393d2b91020 (late 2025) and c99881af1687 (2026), megatron/core/
 // transformer/transformer_config.py at 002526d81b81 and parallel_state.py at 00caa53af309 (2026).

@@ -183,6 +183,20 @@ TEST(RunJob, RecipesOfMegatronBridgeSayWhatTheirRowsDoNot) {
   EXPECT_EQ(JobOf(run).job.training.cuda_graph, CudaGraph::kPartial);
 }
 
+TEST(RunJob, WordsForRecomputationThatAreNone) {
+  PublishedRun run = Base();
+  run.recompute = "selective(mlp)";  // as this program writes it
+  EXPECT_EQ(JobOf(run).job.parallel.recompute.modules,
+            std::vector<RecomputeModule>{RecomputeModule::kMlp});
+  for (const char* words : {"selectiv", "fully", "garbage", "nonesuch"}) {
+    run.recompute = words;
+    const auto job = RunJobOf(run);
+    ASSERT_TRUE(std::holds_alternative<NotModelled>(job)) << words;
+    EXPECT_EQ(std::get<NotModelled>(job).what,
+              "recompute \"" + std::string(words) + "\" is neither none, full nor selective");
+  }
+}
+
 TEST(RunJob, TraitsAreFieldsOfTheJob) {
   PublishedRun run = Base();
   run.traits.cuda_graph = "full";
