@@ -277,7 +277,7 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   std::vector<RankedPlan> candidates = BestOfLayouts(all, top, false);
   const bool enough = int(candidates.size()) == top;
   const Seconds limit =
-      enough ? candidates.back().step : std::max(space.table_limit, space.front_limit);
+      enough ? candidates.back().step : std::max(space.table_limit.step, space.front_limit);
   std::vector<RankedPlan> near;
   for (const auto& [key, plan] : all.near) {
     const std::optional<RankedPlan>& fits = all.best[key];
@@ -335,8 +335,8 @@ void SetLimits(Space& space, const Findings& coarse, int top) {
     limit = std::max(limit, own.back().step);
     peak = std::max(peak, own.back().peak);
   }
-  space.table_limit = limit;
-  space.table_peak = peak;
+  space.table_limit = {.step = limit, .peak = peak};
+  space.others_limit = {.step = best.back().step, .peak = best.back().peak};
   space.front_limit = kParetoSpan * coarse.pareto.plans().front().step;
   space.known = coarse.pareto;
 }

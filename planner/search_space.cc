@@ -216,13 +216,14 @@ std::vector<Recompute> OffloadChoices(const ModelConfig& model) {
   return choices;
 }
 
-bool Space::Irrelevant(Seconds step, Bytes peak) const {
+bool Space::Irrelevant(Seconds step, Bytes peak, bool others) const {
   // Bounds and costs are sums in different orders.
   constexpr double kRounding = 1e-9;
   if (exhaustive) return false;
   const Seconds least = (1 - kRounding) * step;
+  const TableLimit& limit = others ? others_limit : table_limit;
   const bool in_table =
-      objective == Objective::kMemory ? (1 - kRounding) * peak <= table_peak : least <= table_limit;
+      objective == Objective::kMemory ? (1 - kRounding) * peak <= limit.peak : least <= limit.step;
   return !in_table && (least > front_limit || known.Beats(least, (1 - kRounding) * peak));
 }
 

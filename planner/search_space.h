@@ -90,17 +90,21 @@ struct Space {
   std::vector<Recompute> offloads;  // what an offloaded plan does beside offloading; empty: none is
   bool by_rank = false;  // plans are looked for that recompute by rank (Findings::by_rank)
 
-  // What may be ruled out.  A plan slower than the table's limit is not in the table; one slower
-  // than the front's, or no better than a plan that is known, is not on the front.
+  // What may be ruled out.  A plan slower than the table's limit is not in the table, of all plans
+  // or of those that the framework runs; one slower than the front's, or no better than a plan that
+  // is known, is not on the front.
+  struct TableLimit {
+    Seconds step{std::numeric_limits<double>::infinity()};
+    Bytes peak{std::numeric_limits<double>::infinity()};  // where memory is the objective
+  };
   Objective objective = Objective::kThroughput;  // of the table
   bool exhaustive = false;                       // nothing
-  Bytes table_peak{
-      std::numeric_limits<double>::infinity()};  // the limit where memory is the objective
-  Seconds table_limit{std::numeric_limits<double>::infinity()};
+  TableLimit table_limit, others_limit;          // of the framework's plans, and of those it is not
   Seconds front_limit{std::numeric_limits<double>::infinity()};
   ParetoFront known;
-  // Whether no plan that takes this long and this much, or more, is of interest.
-  bool Irrelevant(Seconds step, Bytes peak) const;
+  // Whether no plan that takes this long and this much, or more, is of interest; of those that the
+  // framework does not run, if `others`.
+  bool Irrelevant(Seconds step, Bytes peak, bool others = false) const;
 
   // A unit of work is a shape with a micro-batch.
   std::size_t units() const { return shapes.size() * micro_batches.size(); }

@@ -191,7 +191,8 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
   std::erase_if(feasible_, [&, floor = SlowestRank(costs, layout.stages)](ScheduleKind schedule) {
     const Seconds of_copy =
         (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
-    if (!space_.Irrelevant(micro_batches * of_copy, costs.least_layer)) return false;
+    const bool others = !RunsIn(space_.training.framework, schedule);
+    if (!space_.Irrelevant(micro_batches * of_copy, costs.least_layer, others)) return false;
     ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
     findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
     return true;
@@ -252,20 +253,23 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
   by_rank_ = space_.by_rank && plan.pipeline > 1 && FollowsFromStages(plan.schedule)
                  ? &findings_.by_rank[key]
                  : nullptr;
-  least_miss_ =
-      plan.pipeline > 1 && std::isinf(space_.table_limit.value) ? &findings_.least[key] : nullptr;
+  least_miss_ = plan.pipeline > 1 && std::isinf(space_.table_limit.step.value)
+                    ? &findings_.least[key]
+                    : nullptr;
   const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(terms, layout, plan);
     return;
   }
   bool in_flight = false;
-  const auto irrelevant = [&] {
-    if (!space_.Irrelevant(terms.Step(least), space_.memory_limit)) return false;
+  const auto irrelevant = [&, others = key.back() == 0] {
+    const Seconds step = terms.Step(least);
+    if (!space_.Irrelevant(step, space_.memory_limit, others)) return false;
+    if (space_.Irrelevant(step, terms.FloorPeak(), others)) return true;
     terms.SetInFlight();
     in_flight = true;
     const QuickCost cost = terms.Cost(least);
-    return space_.Irrelevant(cost.step, cost.peak);
+    return space_.Irrelevant(cost.step, cost.peak, others);
   };
   if (!space_.exhaustive && irrelevant()) {
     const std::int64_t candidates = space_.Choices(layout, plan.schedule);
