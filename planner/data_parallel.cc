@@ -19,15 +19,21 @@ Seconds BucketedCost(CollectiveKind kind, double parameters, double width, const
 
 }  // namespace
 
+DataRanks DataRanksOf(const ParallelConfig& plan) {
+  DataRanks r;
+  r.dense_ranks = std::int64_t{1} * plan.data * plan.context;
+  r.expert_ranks =
+      r.dense_ranks * plan.tensor / (std::int64_t{1} * plan.expert * plan.expert_tensor);
+  r.dense_shard = plan.zero_shard > 0 ? plan.zero_shard : r.dense_ranks;
+  r.expert_shard = plan.zero_shard > 0 ? std::gcd(r.expert_ranks, r.dense_shard) : r.expert_ranks;
+  return r;
+}
+
 DataGroups DataGroupsOf(
     const ParallelConfig& plan,
     const std::function<const PathProfile&(std::int64_t stride, std::int64_t ranks)>& profile) {
-  DataGroups g;
+  DataGroups g{DataRanksOf(plan)};
   const std::int64_t expert_ranks_of_copy = std::int64_t{1} * plan.expert * plan.expert_tensor;
-  g.dense_ranks = std::int64_t{1} * plan.data * plan.context;
-  g.expert_ranks = g.dense_ranks * plan.tensor / expert_ranks_of_copy;
-  g.dense_shard = plan.zero_shard > 0 ? plan.zero_shard : g.dense_ranks;
-  g.expert_shard = plan.zero_shard > 0 ? std::gcd(g.expert_ranks, g.dense_shard) : g.expert_ranks;
   g.dense = profile(plan.tensor, g.dense_shard);
   g.dense_replicas = profile(plan.tensor * g.dense_shard, g.dense_ranks / g.dense_shard);
   g.expert = profile(expert_ranks_of_copy, g.expert_shard);

@@ -20,11 +20,16 @@ namespace millwright {
 inline constexpr double kParameterWidth = 2;
 
 // Ranks that hold the same dense weights, and the same experts.
-struct DataGroups {
+struct DataRanks {
   std::int64_t dense_ranks = 1, expert_ranks = 1;
   std::int64_t dense_shard = 1, expert_shard = 1;  // ranks that one copy of the ZeRO state spans
-  PathProfile dense, expert;                       // the shards' groups
-  PathProfile dense_replicas, expert_replicas;     // HSDP: ranks with the same shard
+};
+DataRanks DataRanksOf(const ParallelConfig& plan);
+
+// And how they lie.
+struct DataGroups : DataRanks {
+  PathProfile dense, expert;                    // the shards' groups
+  PathProfile dense_replicas, expert_replicas;  // HSDP: ranks with the same shard
 };
 DataGroups DataGroupsOf(
     const ParallelConfig& plan,

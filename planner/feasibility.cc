@@ -327,7 +327,8 @@ bool RunsIn(Framework framework, ScheduleKind schedule) {
   return std::count(std::begin(kPyTorch), std::end(kPyTorch), schedule) > 0;
 }
 
-bool ShardsPipelines(Framework framework) {
+bool ShardsIn(Framework framework, int pipeline, int zero) {
+  if (zero < 2 || pipeline == 1) return true;
   switch (framework) {
     case Framework::kMegatron:
     case Framework::kMegatron2021:
@@ -348,7 +349,7 @@ bool OffloadsIn(Framework framework, int pipeline, const Recompute& recompute) {
 
 bool RunsIn(Framework framework, const ParallelConfig& plan) {
   return RunsIn(framework, plan.schedule) && plan.rank_recompute.empty() &&
-         (plan.zero < 2 || plan.pipeline == 1 || ShardsPipelines(framework)) &&
+         ShardsIn(framework, plan.pipeline, plan.zero) &&
          OffloadsIn(framework, plan.pipeline, plan.recompute);
 }
 

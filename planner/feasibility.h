@@ -79,10 +79,11 @@ Verdict CheckSchedule(const ModelConfig& model, const TrainingConfig& training,
 // schedules.py has 1F1B and interleaved, torchtitan takes those of torch.distributed.pipelining,
 // and of the others none is known beside 1F1B and interleaved.
 bool RunsIn(Framework framework, ScheduleKind schedule);
-// Whether it shards gradients and parameters of pipelined ranks: Megatron-FSDP, which does it for
-// Megatron-LM, has no pipeline (distributed/fsdp; nor is ZeRO above 1 anywhere else there), and
-// DeepSpeed's pipeline engine refuses ZeRO 2 and 3 (runtime/pipe/engine.py).
-bool ShardsPipelines(Framework framework);
+// Whether it has the ZeRO stage under such a pipeline: Megatron-FSDP, which shards gradients and
+// parameters for Megatron-LM, has none (its mesh has data, expert and tensor ranks only:
+// core/distributed/fsdp/mcore_fsdp_adapter.py, commit 00caa53af309), and DeepSpeed's pipeline
+// engine refuses ZeRO 2 and 3 (runtime/pipe/engine.py).
+bool ShardsIn(Framework framework, int pipeline, int zero);
 // Whether it offloads the layers that the plan does: Megatron-LM's transformer_config.py refuses it
 // with pipelines and with recomputation.
 bool OffloadsIn(Framework framework, int pipeline, const Recompute& recompute);

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 
 #include "core/unit_text.h"
@@ -111,22 +110,6 @@ std::string_view ActivationName(Activation activation) {
   return {};
 }
 
-// "([0]*3+[1]*58)", which the command line evaluates and YAML does not, as a list.
-std::string PatternList(std::string_view pattern) {
-  std::string list;
-  for (std::size_t at = pattern.find('['); at != std::string_view::npos;
-       at = pattern.find('[', at + 1)) {
-    const char bit = pattern[at + 1];
-    const std::size_t times = at + 4;  // behind "[0]*"
-    const std::string_view digits =
-        pattern.substr(times, pattern.find_first_not_of("0123456789", times) - times);
-    int count = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), count);
-    for (int i = 0; i < count; ++i) list += fmt::format("{}{}", list.empty() ? "" : ", ", bit);
-  }
-  return fmt::format("[{}]", list);
-}
-
 // The name of the type of PyTorch for which the command line has a word (arguments.py).
 std::string_view TorchType(std::string_view word) {
   if (word == "bf16") return "torch.bfloat16";
@@ -147,7 +130,7 @@ std::string YamlValue(const MegatronSetting& setting) {
   const bool list = setting.option == "--recompute-modules" ||
                     setting.option == "--hierarchical-context-parallel-sizes";
   if (setting.option == "--moe-layer-freq" || setting.option == "--window-attn-skip-freq") {
-    return PatternList(setting.values.front());
+    return setting.values.front();  // a list as it is
   }
   if (setting.option == "--exp-avg-dtype" || setting.option == "--exp-avg-sq-dtype") {
     return fmt::format("\"{}\"", TorchType(setting.values.front()));

@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/mistakes.h"
 #include "cost_models/pipeline.h"
+#include "planner/data_parallel.h"
 #include "report/estimate_text.h"
 #include "sim/schedule.h"
 
@@ -96,16 +96,14 @@ std::vector<BitRun> MoeRuns(const ModelConfig& model) {
 }
 
 void NoteExpertShard(const Job& job, ExportNotes& notes) {
-  const ParallelConfig& p = job.parallel;
-  if (!job.model.has_moe() || p.zero_shard == 0) return;
-  const std::int64_t ranks = std::int64_t{1} * p.data * p.context;
-  const std::int64_t of_experts = ranks * p.tensor / (std::int64_t{1} * p.expert * p.expert_tensor);
-  const std::int64_t shard = std::gcd(of_experts, std::int64_t{p.zero_shard});
-  if (shard * ranks == of_experts * p.zero_shard) return;
+  const DataRanks r = DataRanksOf(job.parallel);
+  const std::int64_t of_rest = r.dense_ranks / r.dense_shard;
+  const std::int64_t of_experts = r.expert_ranks / r.expert_shard;
+  if (!job.model.has_moe() || job.parallel.zero_shard == 0 || of_experts == of_rest) return;
   notes.Cannot("parallel.zero_shard",
                fmt::format("experts' {} data-parallel ranks are sharded there into {} groups, as "
                            "the rest; here into {} of {} ranks",
-                           of_experts, ranks / p.zero_shard, of_experts / shard, shard));
+                           r.expert_ranks, of_rest, of_experts, r.expert_shard));
 }
 
 }  // namespace millwright

@@ -48,8 +48,8 @@ void ExportSlurm(const Job& job, Exported& exported) {
   // Before Blackwell Megatron asks for 1 where tp or cp is above 1, but for FSDP, which wants more,
   // and for the experts' exchange under compute, with which 32 is taken too.
   if ((p.tensor > 1 || p.context > 1) && !WrittenAsFsdp(p)) {
-    text +=
-        fmt::format("export CUDA_DEVICE_MAX_CONNECTIONS={}\n", WrittenExpertOverlap(job) ? 32 : 1);
+    text += fmt::format("export CUDA_DEVICE_MAX_CONNECTIONS={}\n",
+                        WrittenExpertOverlap(job.model, job.training, p) ? 32 : 1);
   }
   text += fmt::format(
       "srun torchrun --nnodes={} --nproc-per-node={} \\\n"

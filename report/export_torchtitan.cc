@@ -180,13 +180,12 @@ void TrainingSection(const Job& job, ExportNotes& notes, std::string& toml) {
   const ParallelConfig& p = job.parallel;
   const std::int64_t local =
       p.pipeline > 1 ? t.global_batch_size / p.data : std::int64_t{p.micro_batch_size};
-  const bool divided = p.pipeline > 1 && SplitsBackward(p.schedule);
   toml += fmt::format(
       "\n[training]\nlocal_batch_size = {}\nglobal_batch_size = {}\nseq_len = {}\n"
       "mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"float32\"\n\n[compile]\n"
       "enable = {}\n",
       local, t.global_batch_size, t.seq_length, Compiles(job));
-  if (t.framework == Framework::kFsdpCompiled && divided) {
+  if (t.framework == Framework::kFsdpCompiled && !Compiles(job)) {
     notes.Cannot("training.framework",
                  fmt::format("torch refuses torch.compile with {}, whose backward pass is divided",
                              NameOf(p.schedule)));
@@ -403,9 +402,7 @@ void ExportTorchtitan(const Job& job, Exported& exported) {
       "pytorch/torchtitan, torchtitan/config/job_config.py of early 2026, the last to be read from "
       "TOML",
       "Use: add your data, tokenizer, optimizer and checkpoint sections, and what costs neither "
-      "time "
-      "nor memory (RoPE's base and scaling, epsilons), and give it as "
-      "--job.config_file.");
+      "time nor memory (RoPE's base and scaling, epsilons), and give it as --job.config_file.");
   notes.AddFile("torchtitan.toml", head + toml);
 }
 

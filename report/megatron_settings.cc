@@ -44,13 +44,21 @@ std::string_view MegatronName(ContextParallelKind kind) {
   return {};
 }
 
-// "([0]*3+[1]*58)": a bit for each layer, as a Python list.
-std::string PythonList(const std::vector<BitRun>& runs) {
-  std::string list;
+// A bit for each layer, as a list: "([0]*3+[1]*58)", which the command line evaluates, or as
+// Bridge's YAML has it, which is not evaluated, "[0, 0, 0, 1, ...]".
+std::string LayerBits(const std::vector<BitRun>& runs, ExportFormat format) {
+  const bool bridge = format == ExportFormat::kBridge;
+  std::vector<std::string> parts;
   for (const BitRun& run : runs) {
-    list += fmt::format("{}[{}]*{}", list.empty() ? "" : "+", run.bit ? 1 : 0, run.count);
+    const char bit = run.bit ? '1' : '0';
+    if (bridge) {
+      parts.insert(parts.end(), std::size_t(run.count), std::string(1, bit));
+    } else {
+      parts.push_back(fmt::format("[{}]*{}", bit, run.count));
+    }
   }
-  return fmt::format("({})", list);
+  return bridge ? fmt::format("[{}]", fmt::join(parts, ", "))
+                : fmt::format("({})", fmt::join(parts, "+"));
 }
 
 void Attention(const ModelConfig& m, Settings& s, ExportNotes& notes) {
@@ -84,7 +92,8 @@ void Attention(const ModelConfig& m, Settings& s, ExportNotes& notes) {
   if (windows.size() == 1) {
     // A window of (left, 0) lets a query see its own key and `left` before it.
     s.Value("--window-size", fmt::format("{},0", *windows.begin() - 1));
-    if (windowed.size() > 1) s.Value("--window-attn-skip-freq", PythonList(windowed));
+    if (windowed.size() > 1)
+      s.Value("--window-attn-skip-freq", LayerBits(windowed, notes.format()));
   } else if (windows.size() > 1) {
     notes.Cannot("model.layers", "layers have attention windows of several sizes; it takes one");
   }
@@ -148,7 +157,9 @@ void Experts(const ModelConfig& m, Settings& s, ExportNotes& notes) {
   if (m.moe.shared_expert_ffn_hidden_size > 0) {
     s.Value("--moe-shared-expert-intermediate-size", m.moe.shared_expert_ffn_hidden_size);
   }
-  if (const auto runs = MoeRuns(m); runs.size() > 1) s.Value("--moe-layer-freq", PythonList(runs));
+  if (const auto runs = MoeRuns(m); runs.size() > 1) {
+    s.Value("--moe-layer-freq", LayerBits(runs, notes.format()));
+  }
   if (m.moe.num_groups > 0) s.Value("--moe-router-num-groups", m.moe.num_groups);
   if (m.moe.topk_groups > 0) s.Value("--moe-router-group-topk", m.moe.topk_groups);
   if (m.moe.router_correction_bias) {
@@ -457,8 +468,7 @@ void CudaGraphs(const Job& job, Settings& s, ExportNotes& notes) {
       graph == CudaGraph::kPartial
           ? "in 2026 --cuda-graph-scope became --cuda-graph-modules; the old name is still taken"
           : "in 2026 --cuda-graph-scope full_iteration became --cuda-graph-impl full_iteration; "
-            "the "
-            "old spelling is still taken");
+            "the old spelling is still taken");
   if (job.parallel.RecomputeOf(0).granularity == RecomputeGranularity::kFull) {
     notes.ByRelease("those of 2025 refuse CUDA graphs with full recomputation");
   }
@@ -557,8 +567,9 @@ void ExpertParallelism(const Job& job, Settings& s, ExportNotes& notes) {
                    "shapes are not fixed");
     }
   }
-  s.Switch("--overlap-moe-expert-parallel-comm", WrittenExpertOverlap(job));
-  if (t.expert_overlap && !WrittenExpertOverlap(job)) {
+  const bool overlapped = WrittenExpertOverlap(job.model, t, p);
+  s.Switch("--overlap-moe-expert-parallel-comm", overlapped);
+  if (t.expert_overlap && !overlapped) {
     notes.Cannot("training.expert_overlap",
                  "it overlaps with ep above 1, virtual stages where there are stages, no layer or "
                  "MoE recomputed as a whole, and one multi-token-prediction module at most");
@@ -573,14 +584,14 @@ void ExpertParallelism(const Job& job, Settings& s, ExportNotes& notes) {
 }  // namespace
 
 // transformer_config.py's rules for overlap_moe_expert_parallel_comm.
-bool WrittenExpertOverlap(const Job& job) {
-  const ParallelConfig& p = job.parallel;
-  const Recompute& r = p.RecomputeOf(0);
-  return job.training.expert_overlap && job.model.has_moe() && p.expert > 1 &&
-         (p.pipeline == 1 || p.virtual_stages > 1) &&
+bool WrittenExpertOverlap(const ModelConfig& model, const TrainingConfig& training,
+                          const ParallelConfig& plan) {
+  const Recompute& r = plan.RecomputeOf(0);
+  return training.expert_overlap && model.has_moe() && plan.expert > 1 &&
+         (plan.pipeline == 1 || plan.virtual_stages > 1) &&
          r.granularity != RecomputeGranularity::kFull &&
          std::find(r.modules.begin(), r.modules.end(), RecomputeModule::kMoe) == r.modules.end() &&
-         job.model.mtp_num_layers <= 1;
+         model.mtp_num_layers <= 1;
 }
 
 std::string PipelineLayout(const std::vector<int>& layers, int mtp_layers) {

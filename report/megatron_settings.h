@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "planner/feasibility.h"
 #include "planner/job.h"
 #include "report/export_notes.h"
 
@@ -28,14 +29,13 @@ struct MegatronSetting {
 // otherwise.
 std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes);
 
-// Gradients and weights are sharded by Megatron-FSDP, which goes with no pipeline: its mesh has
-// data, expert and tensor ranks only (core/distributed/fsdp/mcore_fsdp_adapter.py, commit
-// 00caa53af309).
-constexpr bool WrittenAsFsdp(const ParallelConfig& plan) {
-  return plan.zero >= 2 && plan.pipeline == 1;
+// Whether gradients and weights are sharded by Megatron-FSDP.
+inline bool WrittenAsFsdp(const ParallelConfig& plan) {
+  return plan.zero >= 2 && ShardsIn(Framework::kMegatron, plan.pipeline, plan.zero);
 }
 // Whether all-to-alls of experts are written to run under other micro-batches' compute.
-bool WrittenExpertOverlap(const Job& job);
+bool WrittenExpertOverlap(const ModelConfig& model, const TrainingConfig& training,
+                          const ParallelConfig& plan);
 
 // "Et*7|(t*8|)*14t*7L": embedding, layers, multi-token prediction and loss of each chunk.
 std::string PipelineLayout(const std::vector<int>& layers, int mtp_layers);

@@ -153,8 +153,9 @@ std::string AnswerSentence(const PlanAnswer& answer) {
 std::string_view LacksOf(Framework framework, const ParallelConfig& plan) {
   if (!RunsIn(framework, plan.schedule)) return NameOf(plan.schedule);
   if (!plan.rank_recompute.empty()) return "recomputation by pipeline rank";
-  if (!OffloadsIn(framework, plan.pipeline, plan.recompute))
+  if (!OffloadsIn(framework, plan.pipeline, plan.recompute)) {
     return "offloaded layers with pipelines or recomputation";
+  }
   return "ZeRO 2 or 3 with a pipeline";
 }
 
@@ -180,12 +181,12 @@ std::string RefusedNote(const PlanAnswer& answer) {
   for (std::size_t i = 0; i < answer.plans().size(); ++i) {
     const ParallelConfig& plan = answer.plans()[i].estimate.plan;
     const std::string row = fmt::format("#{}", i + 1);
-    if (plan.zero >= 2 && plan.pipeline > 1 && !ShardsPipelines(framework)) sharded.push_back(row);
+    if (!ShardsIn(framework, plan.pipeline, plan.zero)) sharded.push_back(row);
     if (!OffloadsIn(framework, plan.pipeline, plan.recompute)) offloaded.push_back(row);
     if (framework != Framework::kMegatron) continue;
-    Job job = answer.job;
-    job.parallel = plan;
-    if (plan.expert > 1 && job.training.expert_overlap && !WrittenExpertOverlap(job)) {
+    const TrainingConfig& training = answer.job.training;
+    if (plan.expert > 1 && training.expert_overlap &&
+        !WrittenExpertOverlap(answer.job.model, training, plan)) {
       overlapped.push_back(row);
     }
     const std::string refused = RefusedExchange(answer.job.model, plan);
@@ -200,15 +201,13 @@ std::string RefusedNote(const PlanAnswer& answer) {
   }
   if (!offloaded.empty()) {
     reasons.push_back(
-        fmt::format("{}: layers are not offloaded there with pipelines or "
-                    "recomputation",
+        fmt::format("{}: layers are not offloaded there with pipelines or recomputation",
                     fmt::join(offloaded, ", ")));
   }
   if (!overlapped.empty()) {
     reasons.push_back(
-        fmt::format("{}: experts' exchanges are overlapped there with virtual "
-                    "stages, where there are stages, and without recomputing layers "
-                    "or experts as a whole",
+        fmt::format("{}: experts' exchanges are overlapped there with virtual stages, where there "
+                    "are stages, and without recomputing layers or experts as a whole",
                     fmt::join(overlapped, ", ")));
   }
   if (!exchanged.empty()) {

@@ -204,11 +204,8 @@ class RunsReader {
     if (const JsonValue* measured = o.Object("measured")) ReadMeasured(*measured, pointer, run);
     o.Text("outcome", run.outcome);
     if (run.outcome.starts_with("oom")) run.outcome.replace(0, 3, "OOM");
-    if (!run.outcome.empty() && run.outcome != "ran" && !run.out_of_memory() &&
-        warned_.size() < kMostWarnings) {
-      warned_.insert(fmt::format("{}: at {}: taken as ran: {} is neither ran nor OOM", file_,
-                                 PointerTo(o.pointer(), "outcome"),
-                                 JsonText(Printable(run.outcome, kMostNameShown))));
+    if (!run.outcome.empty() && run.outcome != "ran" && !run.out_of_memory()) {
+      WarnOfWord(o, "outcome", run.outcome, "taken as ran", "neither ran nor OOM");
     }
     o.Text("notes", run.notes);
     if (const JsonValue* traits = o.Object("traits")) ReadTraits(*traits, pointer, run.traits);
@@ -305,11 +302,17 @@ class RunsReader {
     o.Text(key, word);
     if (word.empty() || std::ranges::find(words, word) != words.end()) {
       out = word;
-    } else if (warned_.size() < kMostWarnings) {
-      warned_.insert(fmt::format(
-          "{}: at {}: taken as not said: {} is none of {}", file_, PointerTo(o.pointer(), key),
-          JsonText(Printable(word, kMostNameShown)), fmt::join(words, ", ")));
+    } else {
+      WarnOfWord(o, key, word, "taken as not said",
+                 fmt::format("none of {}", fmt::join(words, ", ")));
     }
+  }
+
+  void WarnOfWord(const RunObject& o, std::string_view key, std::string_view word,
+                  std::string_view taken, std::string_view what) {
+    if (warned_.size() >= kMostWarnings) return;
+    warned_.insert(fmt::format("{}: at {}: {}: {} is {}", file_, PointerTo(o.pointer(), key), taken,
+                               JsonText(Printable(word, kMostNameShown)), what));
   }
 
   const std::string& file_;

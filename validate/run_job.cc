@@ -279,32 +279,28 @@ int LeastThatFits(const Job& job, int most) {
 
 // ---- Training and plan --------------------------------------------------------------------------
 
-bool SaysRecompute(const std::string& words) {
-  const std::string text = Lower(words);
-  const auto starts = [&](std::string_view word) {
-    return text.starts_with(word) &&
-           (text.size() == word.size() ||
-            std::isalnum(static_cast<unsigned char>(text[word.size()])) == 0);
-  };
-  return text.empty() || starts("none") || starts("full") || starts("selective");
+// By the first of its words, in lower case.
+std::optional<RecomputeGranularity> GranularityOf(std::string_view text) {
+  const auto first = std::ranges::find_if_not(
+      text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)); });
+  const std::string_view word(text.begin(), first);
+  if (text.empty() || word == "none") return RecomputeGranularity::kNone;
+  if (word == "full") return RecomputeGranularity::kFull;
+  if (word == "selective") return RecomputeGranularity::kSelective;
+  return {};
 }
 
 Recompute RecomputeOf(const PublishedRun& run, const ModelConfig& model, Framework framework,
                       int chunks) {
   const std::string text = Lower(run.recompute);
-  Recompute r;
-  if (text.empty() || text.starts_with("none")) return r;
-  if (text.starts_with("full")) {
-    r.granularity = RecomputeGranularity::kFull;
-    return r;
-  }
+  Recompute r{.granularity = *GranularityOf(text)};
+  if (r.granularity != RecomputeGranularity::kSelective) return r;
   if (Has(text, "every 2nd layer") || Has(text, "subset")) {
     // Whole layers, one in two; a share that is not stated is set by LeastThatFits.
     r.granularity = RecomputeGranularity::kFull;
     r.full_layers = std::max(1, model.num_layers / std::max(1, chunks) / 2);
     return r;
   }
-  r.granularity = RecomputeGranularity::kSelective;
   // "selective: mlp" and, as plans are written here, "selective(mlp)".
   const std::size_t colon =
       text.starts_with("selective(") ? std::string("selective").size() : text.find(':');
@@ -457,7 +453,7 @@ std::variant<RunJob, NotModelled> RunJobOf(const PublishedRun& run) {
   if (Has(run.precision, "rowwise") && Degree(run.tp) > 1) precision = Precision::kBf16;
   if (!precision) return NotModelled{fmt::format("precision {} is not modelled", run.precision)};
   if (Has(run.notes, "LoRA")) return NotModelled{"only adapters are trained (LoRA)"};
-  if (!SaysRecompute(run.recompute)) {
+  if (!GranularityOf(Lower(run.recompute))) {
     return NotModelled{fmt::format("recompute \"{}\" is neither none, full nor selective",
                                    Printable(run.recompute, 40))};
   }

@@ -52,6 +52,14 @@ inline ModelConfig TinyMoe(std::int64_t shared_experts = 0) {
   return model;
 }
 
+inline ModelConfig WithMoeLayers(ModelConfig model, int dense, int moe) {
+  model.num_layers = dense + moe;
+  model.layers.clear();
+  if (dense > 0) model.layers.push_back({.count = dense, .kind = {}});
+  model.layers.push_back({.count = moe, .kind = {.moe = true}});
+  return model;
+}
+
 // As openai-community/gpt2 has it, without dropout.
 inline ModelConfig TinyGpt() {
   ModelConfig model = WithBiases(TinyModel());
