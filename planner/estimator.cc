@@ -33,6 +33,7 @@ class PieceTimes {
     Add(layer.launch_wait.backward, 0);
   }
   const std::vector<Piece>& pieces() const { return pieces_; }
+  void Reserve(std::size_t operators) { pieces_.reserve(2 * operators + 2); }
 
  private:
   void Add(const PassTime& time, double sm_share) {
@@ -52,24 +53,31 @@ class PieceTimes {
   std::vector<Piece> pieces_;
 };
 
-// So many layers' forwards and other layers' backwards, launched in turn as sim/step_graph does.
-Seconds TimeTogether(const PieceTimes& forward, const PieceTimes& backward, int layers) {
+// Two layers' forwards and other layers' backwards, launched in turn as sim/step_graph does, and
+// four of each, which begin like the two.
+struct Together {
+  Seconds two, four;
+};
+Together TimeTogether(const PieceTimes& forward, const PieceTimes& backward) {
   std::array<Seconds, PieceTimes::kStreams> free{};
-  const std::size_t count[] = {forward.pieces().size() * std::size_t(layers),
-                               backward.pieces().size() * std::size_t(layers)};
-  std::size_t at[] = {0, 0};
   Seconds end[2];
-  while (at[0] < count[0] || at[1] < count[1]) {
-    const bool first =
-        at[1] >= count[1] || (at[0] < count[0] && at[0] * count[1] <= at[1] * count[0]);
-    const std::size_t pass = first ? 0 : 1;
-    const std::vector<PieceTimes::Piece>& pieces = (first ? forward : backward).pieces();
-    const PieceTimes::Piece& piece = pieces[at[pass]++ % pieces.size()];
-    end[pass] = std::max(end[pass], free[piece.stream]) + piece.time;
-    free[piece.stream] = end[pass];
-    free[PieceTimes::kCompute] += piece.slows;
-  }
-  return std::max(end[0], end[1]);
+  const auto two_more = [&] {
+    const std::size_t count[] = {2 * forward.pieces().size(), 2 * backward.pieces().size()};
+    std::size_t at[] = {0, 0};
+    while (at[0] < count[0] || at[1] < count[1]) {
+      const bool first =
+          at[1] >= count[1] || (at[0] < count[0] && at[0] * count[1] <= at[1] * count[0]);
+      const std::size_t pass = first ? 0 : 1;
+      const std::vector<PieceTimes::Piece>& pieces = (first ? forward : backward).pieces();
+      const PieceTimes::Piece& piece = pieces[at[pass]++ % pieces.size()];
+      end[pass] = std::max(end[pass], free[piece.stream]) + piece.time;
+      free[piece.stream] = end[pass];
+      free[PieceTimes::kCompute] += piece.slows;
+    }
+    return std::max(end[0], end[1]);
+  };
+  const Seconds two = two_more();
+  return {.two = two, .four = two_more()};
 }
 
 // Takes from each kind of communication its share of what runs under other work.
@@ -159,6 +167,7 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
   std::vector<TreatedLayer> treated;
   treated.reserve(kinds.size());
   for (const LayerCost& layer : kinds) {
+    PassTime again;  // the forward of what is recomputed
     TreatedLayer t{.forward = layer.forward.total(),
                    .backward = layer.backward.total(),
                    .plain_backward = layer.backward.total(),
@@ -172,7 +181,7 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
         break;
       case RecomputeGranularity::kSelective: {
         const ModuleMask mask = MaskOf(recompute.modules);
-        t.backward += layer.Recomputed(mask).total();
+        again = layer.Recomputed(mask);
         // Modules come back one after the other; the largest sets the peak.
         Bytes alive;
         for (RecomputeModule m : recompute.modules) {
@@ -183,11 +192,13 @@ std::vector<TreatedLayer> ShapeCosts::Treat(const Recompute& recompute) const {
         break;
       }
       case RecomputeGranularity::kFull:
-        t.backward += layer.forward.total();
+        again = layer.forward;
         t.working_set += t.saved - layer.input;
         t.saved = layer.input;
         break;
     }
+    t.backward += again.total();
+    t.pair = (layer.forward + again + layer.backward).longest();
     if (recompute.offload_layers > 0) {
       t.offloaded = t.saved;
       t.saved = Bytes(0);
@@ -202,6 +213,8 @@ void ShapeCosts::Pair(const Recompute& recompute, std::vector<TreatedLayer>& tre
   for (std::size_t k = 0; k < kinds.size(); ++k) {
     const LayerCost& layer = kinds[k];
     PieceTimes forward, backward;
+    forward.Reserve(layer.operators.size());
+    backward.Reserve(2 * layer.operators.size());
     forward.AddForward(layer, 0, true);
     if (recompute.granularity != RecomputeGranularity::kNone) {
       backward.AddForward(layer, MaskOf(recompute.modules),
@@ -209,9 +222,8 @@ void ShapeCosts::Pair(const Recompute& recompute, std::vector<TreatedLayer>& tre
     }
     backward.AddBackward(layer);
     // In a row, layers soon take equally long.
-    const Seconds two = TimeTogether(forward, backward, 2);
-    const Seconds four = TimeTogether(forward, backward, 4);
-    treated[k].pair = 0.5 * (four - two);
+    const auto [two, four] = TimeTogether(forward, backward);
+    treated[k].pair = std::max(treated[k].pair, 0.5 * (four - two));
     treated[k].pair_ends = two - 2 * treated[k].pair;
   }
 }
@@ -251,16 +263,19 @@ TreatedStages TreatStages(const ShapeCosts& shape, const std::vector<StageConten
   return all;
 }
 
-std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices) {
-  const auto no_better = [](const TreatedChoice& a, const TreatedChoice& b) {
+std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices, bool pairs) {
+  const auto costs = [&](const TreatedLayer& layer) {
+    return std::array{layer.backward.value, layer.saved.value, layer.working_set.value,
+                      pairs ? layer.pair.value : 0, pairs ? layer.pair_ends.value : 0};
+  };
+  const auto no_better = [&](const TreatedChoice& a, const TreatedChoice& b) {
     bool equal = true;
     for (std::size_t k = 0; k < a.treated.size(); ++k) {
-      const TreatedLayer &x = a.treated[k], &y = b.treated[k];
-      if (x.backward < y.backward || x.saved < y.saved || x.working_set < y.working_set) {
-        return false;
+      const auto x = costs(a.treated[k]), y = costs(b.treated[k]);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (x[i] < y[i]) return false;
+        equal = equal && x[i] == y[i];
       }
-      equal =
-          equal && x.backward == y.backward && x.saved == y.saved && x.working_set == y.working_set;
     }
     return !equal || &a > &b;  // of equals the first stays
   };
@@ -370,15 +385,13 @@ std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelC
 const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
   if (FollowsFromStages(choice.kind)) return {};
   const ScheduleChoice shared = ScheduleForms::Shared(choice);
-  const FormsKey key{static_cast<int>(shared.kind), shared.pipeline, shared.micro_batches,
-                     shared.virtual_stages};
-  const auto known = forms_.find(key);
-  return known != forms_.end() ? &known->second : &forms_.emplace(key, shared).first->second;
+  const ScheduleForms*& forms = forms_[KnownForms::KeyOf(shared)];
+  if (forms == nullptr) forms = &known_forms_->Of(shared);
+  return forms;
 }
 
 const PipelineSchedule& Estimator::Orders(const ScheduleChoice& choice) const {
-  const FormsKey key{static_cast<int>(choice.kind), choice.pipeline, choice.micro_batches,
-                     choice.virtual_stages};
+  const KnownForms::Key key = KnownForms::KeyOf(choice);
   const auto known = orders_.find(key);
   return known != orders_.end() ? known->second
                                 : orders_.emplace(key, BuildSchedule(choice)).first->second;
@@ -571,7 +584,9 @@ void PipelineTerms::Reschedule(const ParallelConfig& plan) {
 }
 
 void PipelineTerms::SetInFlight() {
-  for (Stage& stage : stages_) SetInFlight(stage, stage.content->ranks);
+  HeldByStages held;
+  for (const Stage& stage : stages_) held.push_back(HeldBy(stage, stage.content->ranks));
+  held_ = std::make_shared<const HeldByStages>(std::move(held));
 }
 
 double PipelineTerms::InFlight1F1B(int rank) const {
@@ -706,10 +721,11 @@ Seconds PipelineTerms::Overlapped(Seconds communication, double chunks, Seconds 
 }
 
 // Of several ranks of one content, what any of them may hold.
-void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const {
+std::vector<PipelineTerms::Held> PipelineTerms::HeldBy(const Stage& stage,
+                                                       std::span<const int> ranks) const {
   using Working = ChunksHeld::Working;
   const StageContent& content = *stage.content;
-  stage.held.clear();
+  std::vector<Held> all;
   const auto add = [&](std::span<const double> chunks, std::span<const double> waiting,
                        double at_head, double head_waiting, ChunksHeld::Working working) {
     const std::vector<double> none(content.layers.size());
@@ -728,7 +744,7 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
     // The first of a model's chunks has its embedding: with two copies that of the second may be
     // this rank's last.
     held.embedding = ranks.front() == 0 || copies_ == 1 ? chunks.front() : chunks.back();
-    stage.held.push_back(std::move(held));
+    all.push_back(std::move(held));
   };
   const std::int64_t micro_batches = std::int64_t(micro_batches_);
   if (forms_ != nullptr) {
@@ -749,6 +765,7 @@ void PipelineTerms::SetInFlight(Stage& stage, std::span<const int> ranks) const 
     add(ChunksHeldAtPeak(int(ranks_), micro_batches, int(virtual_stages_), ranks.front(), content),
         {}, 0, 0, Working::kHead);
   }
+  return all;
 }
 
 namespace {
@@ -854,7 +871,7 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
     cost.backward += cost.backward_wait;
   }
   if (forms_ != nullptr) FinishPasses(stage, cost);
-  if (ask == Ask::kTimeAndMemory) SetMemory(stage, s, recompute, cost);
+  if (ask == Ask::kTimeAndMemory) SetMemory(stage, (*held_)[s], s, recompute, cost);
 
   if (zero_ == 2) {
     const bool overlapped = estimator_.training().overlap_grad_reduce;
@@ -877,12 +894,12 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
   return cost;
 }
 
-void PipelineTerms::SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
-                              StageCost& cost) const {
+void PipelineTerms::SetMemory(const Stage& stage, std::span<const Held> held_by_it, std::size_t s,
+                              const RecomputeTerms& recompute, StageCost& cost) const {
   // The head's tensors are gone before the layers' backward begins: whichever is larger.
   const Bytes at_head = stage.head_saved + stage.head_working_set;
   Bytes most;
-  for (const Held& held : stage.held) {
+  for (const Held& held : held_by_it) {
     const bool in_backward = held.working != ChunksHeld::Working::kNone;
     const bool head =
         held.working == ChunksHeld::Working::kHead && at_head > cost.layer_working_set;
@@ -1260,15 +1277,14 @@ Estimate PipelineTerms::Itemise(const ParallelConfig& plan, const RecomputeTerms
   // Every rank's memory: ranks of one content differ by what they have in flight.
   e.memory.resize(std::size_t(plan.pipeline));
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    Stage at_rank = stages_[s];
-    for (const int rank : at_rank.content->ranks) {
+    const Stage& stage = stages_[s];
+    for (const int rank : stage.content->ranks) {
       StageMemory& memory = e.memory[std::size_t(rank)];
-      memory = at_rank.fixed;
+      memory = stage.fixed;
       memory.stage = rank;
-      SetInFlight(at_rank, {&rank, 1});
       StageCost cost = costs[s];
-      SetMemory(at_rank, s, recompute, cost);
-      GivePeak(at_rank, cost, memory);
+      SetMemory(stage, HeldBy(stage, {&rank, 1}), s, recompute, cost);
+      GivePeak(stage, cost, memory);
       e.host = std::max(e.host, OfDomain(cost.host));
       memory[MemoryItem::kAllocatorSlack] =
           slack_ * (memory.total() - memory[MemoryItem::kNccl] - memory[MemoryItem::kCudaContext]);

@@ -102,7 +102,7 @@ struct TreatedLayer {
   // Of a split backward: the weight gradients, and what both passes take beyond one.
   Seconds weight, split_more;
   // Its forward and the backward of another in one pair: for each of a row of such layers, and
-  // once.
+  // once.  Until ShapeCosts::Pair has set them the least that they can be.
   Seconds pair, pair_ends;
   Bytes saved;        // a micro-batch in flight keeps this
   Bytes waiting;      // and this once only its weight gradients are to come
@@ -136,8 +136,9 @@ struct ShapeCosts {
   PartialGradients head_partial;
   BytesPerSecond to_host;  // what copies get
 
-  std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind, without pairs
-  void Pair(const Recompute& recompute, std::vector<TreatedLayer>& treated) const;  // adds them
+  std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
+  void Pair(const Recompute& recompute,
+            std::vector<TreatedLayer>& treated) const;  // what pairs take
 };
 
 class PipelineTerms;
@@ -178,6 +179,8 @@ class Estimator {
   Seconds Transfer(const ShapeCosts& shape, const PathProfile& path) const;
   // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
   const ScheduleForms* Forms(const ScheduleChoice& choice) const;
+  // With an estimator of another thread, so that each schedule's are made once.
+  void ShareForms(const Estimator& other) { known_forms_ = other.known_forms_; }
   const PipelineSchedule& Orders(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
@@ -191,9 +194,9 @@ class Estimator {
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
   // Of ranks that are not equally far apart: tensor and context ranks, pipeline, stride, ranks.
   mutable std::map<std::array<std::int64_t, 4>, PathProfile> scattered_;
-  using FormsKey = std::array<int, 4>;  // kind, pipeline, micro-batches, chunks
-  mutable std::map<FormsKey, ScheduleForms> forms_;
-  mutable std::map<FormsKey, PipelineSchedule> orders_;
+  std::shared_ptr<KnownForms> known_forms_ = std::make_shared<KnownForms>();
+  mutable std::map<KnownForms::Key, const ScheduleForms*> forms_;  // of these, met here
+  mutable std::map<KnownForms::Key, PipelineSchedule> orders_;
   Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss
 };
 
@@ -237,12 +240,14 @@ struct TreatedStages {
 };
 TreatedStages TreatStages(const ShapeCosts& shape, const std::vector<StageContent>& stages,
                           std::span<const Recompute> choices);
-// Those that are no worse than every other in time or memory, of some kind of layer.
+// Those that are better than every other in time or memory, of some kind of layer; or, of `pairs`,
+// in what these take.
 struct TreatedChoice {
   const Recompute* recompute;
   std::vector<TreatedLayer> treated;
 };
-std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices);
+std::vector<TreatedChoice> Undominated(const std::vector<TreatedChoice>& choices,
+                                       bool pairs = false);
 // `some`: the first layers of each chunk where they are recomputed in full, those spread over it
 // where they are offloaded; empty where all layers are treated alike.
 std::vector<int> SomeLayers(const std::vector<StageContent>& stages, const Recompute& recompute);
@@ -262,8 +267,10 @@ class PipelineTerms {
 
   // The same but for the schedule, which must lay stages out as the one before.
   void Reschedule(const ParallelConfig& plan);
-  // What is in flight under the schedule: to be called before anything of memory is asked.
+  // What is in flight under the schedule: to be called before anything of memory is asked.  It is
+  // that of `other`, too, with the same stages, schedule and micro-batches.
   void SetInFlight();
+  void SetInFlight(const PipelineTerms& other) { held_ = other.held_; }
 
   Seconds Step(const RecomputeTerms& recompute) const;
   QuickCost Cost(const RecomputeTerms& recompute) const;
@@ -303,7 +310,6 @@ class PipelineTerms {
     Seconds tied_sync;              // the embedding's gradient between first and last stage
     Seconds copies_sync;            // gradients between the two copies of a stage
     Seconds tensor_sums;            // of gradients that tensor ranks have in parts
-    std::vector<Held> held;         // of which one sets the peak
     StageMemory fixed;              // what recomputation does not change
     Bytes fixed_allocated, overhead;  // sums of `fixed`
     Bytes embedding_saved, head_saved, head_working_set;
@@ -350,9 +356,9 @@ class PipelineTerms {
   RankPassCosts PassCostsOf(const StageCost& cost) const;
   StageCost CostOfStage(std::size_t s, const RecomputeTerms& recompute, Ask ask) const;
   double InFlight1F1B(int rank) const;
-  void SetInFlight(Stage& stage, std::span<const int> ranks) const;
-  void SetMemory(const Stage& stage, std::size_t s, const RecomputeTerms& recompute,
-                 StageCost& cost) const;
+  std::vector<Held> HeldBy(const Stage& stage, std::span<const int> ranks) const;
+  void SetMemory(const Stage& stage, std::span<const Held> held, std::size_t s,
+                 const RecomputeTerms& recompute, StageCost& cost) const;
   void FinishPasses(const Stage& stage, StageCost& cost) const;
   struct Activations {
     Bytes on_gpu, on_host;
@@ -370,6 +376,8 @@ class PipelineTerms {
   const Estimator& estimator_;
   const ShapeCosts& shape_;
   std::vector<Stage> stages_;
+  using HeldByStages = std::vector<std::vector<Held>>;  // of which one sets a stage's peak
+  std::shared_ptr<const HeldByStages> held_;
   double micro_batches_ = 1;
   double virtual_stages_ = 1;
   double unevenness_ = 1;

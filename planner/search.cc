@@ -361,7 +361,10 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   const int threads = options.threads > 0 ? options.threads : Cores();
   Estimators estimators;
   estimators.reserve(std::size_t(threads));
-  for (int i = 0; i < threads; ++i) estimators.emplace_back(model, training, cluster);
+  for (int i = 0; i < threads; ++i) {
+    estimators.emplace_back(model, training, cluster);
+    estimators.back().ShareForms(estimators.front());
+  }
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
@@ -379,15 +382,14 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   Findings coarse;
   coarse.objective = space.objective;
   if (!space.exhaustive) {
-    for (const bool other_schedules : {false, true}) {
-      const Space part = CoarsePart(space, other_schedules);
+    for (const CoarseStage stage : {CoarseStage::kFirst, CoarseStage::kOwn, CoarseStage::kOthers}) {
+      const Space part = CoarsePart(space, stage);
       if (part.layouts.empty()) continue;
       const VisitOrder part_order = options.deadline
                                         ? CoarseOrder(order, space, part)
                                         : VisitOrder{.floors = {}, .units = part.units()};
-      Merge(coarse, Visit(part, part_order, ideal, estimators, {},
-                          {until(other_schedules ? kForOthers : kForCoarse), first})
-                        .findings);
+      const double share = stage == CoarseStage::kOthers ? kForOthers : kForCoarse;
+      Merge(coarse, Visit(part, part_order, ideal, estimators, {}, {until(share), first}).findings);
       SetLimits(space, coarse, options.top);
     }
   }

@@ -19,8 +19,8 @@
 //
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  What need not be costed is ruled out by a bound (findings.h) that changes
-// neither the table nor the front: a coarse search of a fixed part of the space comes first, and a
-// branch that cannot be faster than what it has for the table, nor faster or smaller than its
+// neither the table nor the front: coarse searches of fixed parts of the space come first, and a
+// branch that cannot be faster than what they have for the table, nor faster or smaller than their
 // front, is of no interest.  Every candidate is costed or counted under its bound, which the
 // certificate adds up. Rejections for memory are counted of what was looked at, and less of it
 // where more is ruled out. Workers take units of work in turn and share nothing, and results merge
@@ -43,8 +43,8 @@
 namespace millwright {
 
 // Which share of the units of work this process has, where several search together: a fixed one,
-// and in the end all have the findings of all.  The coarse search, a sixth of the work where there
-// is much of it, each does by itself, so that all have the same limits.
+// and in the end all have the findings of all.  The coarse searches, a fifth of the work where
+// there is much of it, each does by itself, so that all have the same limits.
 struct SearchPart {
   int index = 0, count = 1;
   // Own text to all, theirs to here, in their order.  Called by all alike, once a search.

@@ -339,29 +339,34 @@ Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cl
   return space;
 }
 
-Space CoarsePart(const Space& space, bool other_schedules) {
+Space CoarsePart(const Space& space, CoarseStage stage) {
   Space coarse = space;
   constexpr std::size_t kFew = 3;
-  coarse.micro_batches.resize(std::min(kFew, coarse.micro_batches.size()));
-  if (!coarse.orders.empty()) coarse.orders.assign(1, space.orders.front());
+  const auto keep = [](auto& list, std::size_t most) {
+    if (list.size() > most) list.erase(list.begin() + std::ptrdiff_t(most), list.end());
+  };
+  const bool first = stage == CoarseStage::kFirst, others = stage == CoarseStage::kOthers;
+  keep(coarse.micro_batches, first ? 1 : kFew);
+  keep(coarse.orders, 1);
+  if (first) keep(coarse.choices, 2);  // in full, and none
   for (auto& [pipeline, layouts] : coarse.layouts) {
     std::set<ScheduleKind> seen;
-    std::erase_if(layouts, [&](PipelineLayout& layout) {
-      std::erase_if(layout.schedules, [&](ScheduleKind schedule) {
-        if (FollowsFromStages(schedule)) return other_schedules;
-        return !other_schedules || !seen.insert(schedule).second;
+    if (!first) {
+      std::erase_if(layouts, [&](PipelineLayout& layout) {
+        std::erase_if(layout.schedules, [&](ScheduleKind schedule) {
+          if (FollowsFromStages(schedule)) return others;
+          return !others || !seen.insert(schedule).second;
+        });
+        return layout.schedules.empty();
       });
-      return layout.schedules.empty();
-    });
-    if (!other_schedules && layouts.size() > kFew) {
-      layouts.erase(layouts.begin() + std::ptrdiff_t(kFew), layouts.end());
     }
+    if (!others) keep(layouts, first ? 1 : kFew);
   }
   std::erase_if(coarse.layouts, [](const auto& of_degree) { return of_degree.second.empty(); });
   if (std::count(space.zeros.begin(), space.zeros.end(), 1)) coarse.zeros = {1};
   coarse.partial_recompute = false;
   // Of offloading one choice, and half of the layers or all.
-  coarse.offloads.resize(std::min<std::size_t>(1, coarse.offloads.size()));
+  keep(coarse.offloads, 1);
   for (auto& [pipeline, layouts] : coarse.layouts) {
     for (PipelineLayout& layout : layouts) {
       std::vector<PipelineLayout::OfChunk>& counts = layout.offload;

@@ -128,10 +128,14 @@ struct Space {
 // the checks and the filter take out of them is counted in `findings`.
 Space SpaceOf(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
               const PlanFilter& filter, Bytes memory_limit, bool offload, Findings& findings);
-// What a coarse search leaves out: large micro-batches, all but a few ways to shard and recompute,
-// and of 1F1B and interleaved many virtual stages.  Other schedules have a coarse search of their
-// own, of the first of each one's layouts.
-Space CoarsePart(const Space& space, bool other_schedules);
+// What coarse searches go through, one after the other, each within the limits that the ones before
+// have found.  All leave out large micro-batches and all but a few ways to shard and recompute.
+enum class CoarseStage {
+  kFirst,   // the smallest micro-batch and each pipeline's first layout, all or nothing recomputed
+  kOwn,     // 1F1B and interleaved, without many virtual stages
+  kOthers,  // the first layout of each other schedule
+};
+Space CoarsePart(const Space& space, CoarseStage stage);
 
 // Counts candidates without costing them; remembers what shapes share.
 class CandidateCount {

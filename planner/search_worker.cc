@@ -88,7 +88,7 @@ bool SearchWorker::Run(std::size_t unit) {
     findings_.RuleOut(Bound::kOneLayer, count_.Of(shape));
     return true;
   }
-  Treat(costs);
+  treats_ = paired_ = false;
   RunPipelines(costs, space_.PlanOf(shape));
   return !stop_;
 }
@@ -104,12 +104,12 @@ void SearchWorker::Treat(const ShapeCosts& costs) {
     offloaded.offload_layers = 1;
     offloads_.push_back({&choice, costs.Treat(offloaded), costs.Treat(choice)});
   }
-  paired_ = false;
+  SetLeast(treated_);
   if (!space_.exhaustive) treated_ = Undominated(treated_);
-  SetLeast();
+  treats_ = true;
 }
 
-void SearchWorker::SetLeast() {
+void SearchWorker::SetLeast(const std::vector<TreatedChoice>& choices) {
   least_.clear();
   const auto take = [&](const std::vector<TreatedLayer>& layers) {
     if (least_.empty()) least_ = layers;
@@ -123,8 +123,8 @@ void SearchWorker::SetLeast() {
       least.working_set = std::min(least.working_set, layer.working_set);
     }
   };
-  for (const TreatedChoice& choice : treated_) take(choice.treated);
-  if (space_.partial_recompute || treated_.empty()) {
+  for (const TreatedChoice& choice : choices) take(choice.treated);
+  if (space_.partial_recompute || choices.empty()) {
     take(untreated_);
     take(fully_);
   }
@@ -139,8 +139,13 @@ void SearchWorker::SetLeast() {
   }
 }
 
-void SearchWorker::Pair(const ShapeCosts& costs) {
-  for (TreatedChoice& choice : treated_) costs.Pair(*choice.recompute, choice.treated);
+void SearchWorker::PairFor(ScheduleKind schedule, const ShapeCosts& costs) {
+  if (paired_ || !Overlaps(schedule)) return;
+  pair_treated_.clear();
+  for (const Recompute& choice : space_.choices) {
+    pair_treated_.push_back({&choice, costs.Treat(choice)});
+    costs.Pair(choice, pair_treated_.back().treated);
+  }
   costs.Pair({}, untreated_);
   costs.Pair(kFirstLayer, fully_);
   for (Offload& offload : offloads_) {
@@ -148,7 +153,8 @@ void SearchWorker::Pair(const ShapeCosts& costs) {
     costs.Pair(*offload.recompute, offload.others);
   }
   paired_ = true;
-  SetLeast();
+  SetLeast(pair_treated_);
+  if (!space_.exhaustive) pair_treated_ = Undominated(pair_treated_, true);
 }
 
 void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
@@ -197,29 +203,40 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
     findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
     return true;
   });
-  if (!paired_ && std::any_of(feasible_.begin(), feasible_.end(), Overlaps)) Pair(costs);
-  for (const Sharding& sharding : shardings) {
-    plan.zero = sharding.zero;
-    plan.zero_shard = sharding.shard;
-    plan.order = sharding.order;
-    std::optional<PipelineTerms> terms;
-    for (ScheduleKind schedule : feasible_) {
+  if (!treats_ && !feasible_.empty()) Treat(costs);
+  std::vector<std::optional<PipelineTerms>> terms(shardings.size());
+  for (ScheduleKind schedule : feasible_) {
+    plan.schedule = schedule;
+    in_flight_ = nullptr;
+    for (std::size_t i = 0; i < shardings.size(); ++i) {
+      plan.zero = shardings[i].zero;
+      plan.zero_shard = shardings[i].shard;
+      plan.order = shardings[i].order;
       if (!ShardsUnder(space_.training.framework, schedule, plan.zero)) continue;
-      plan.schedule = schedule;
-      if (terms) {
-        terms->Reschedule(plan);
+      if (terms[i]) {
+        terms[i]->Reschedule(plan);
       } else {
-        terms.emplace(estimator_, costs, layout.stages, plan);
+        terms[i].emplace(estimator_, costs, layout.stages, plan);
       }
-      CostChoices(*terms, layout, plan);
+      CostChoices(costs, *terms[i], layout, plan);
     }
+  }
+}
+
+// Which does not depend on how the state is sharded.
+void SearchWorker::SetInFlight(PipelineTerms& terms) {
+  if (in_flight_ != nullptr) {
+    terms.SetInFlight(*in_flight_);
+  } else {
+    terms.SetInFlight();
+    in_flight_ = &terms;
   }
 }
 
 template <class Act>
 void SearchWorker::ForEachChoice(const PipelineLayout& layout, ScheduleKind schedule,
                                  const Act& act) const {
-  for (const TreatedChoice& choice : treated_) {
+  for (const TreatedChoice& choice : TreatedFor(schedule)) {
     act(RecomputeTerms{.treated = choice.treated, .rest = {}, .some = {}}, *choice.recompute);
   }
   if (space_.partial_recompute) {
@@ -242,8 +259,8 @@ void SearchWorker::ForEachChoice(const PipelineLayout& layout, ScheduleKind sche
   }
 }
 
-void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layout,
-                               const ParallelConfig& plan) {
+void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
+                               const PipelineLayout& layout, const ParallelConfig& plan) {
   const LayoutKey key = KeyOf(plan, space_.training);
   best_ = &findings_.best[key];
   LayoutKey other = key;
@@ -256,34 +273,47 @@ void SearchWorker::CostChoices(PipelineTerms& terms, const PipelineLayout& layou
   least_miss_ = plan.pipeline > 1 && std::isinf(space_.table_limit.step.value)
                     ? &findings_.least[key]
                     : nullptr;
-  const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
-    CostHopeless(terms, layout, plan);
+    CostHopeless(costs, terms, layout, plan);
     return;
   }
   bool in_flight = false;
-  const auto irrelevant = [&, others = key.back() == 0] {
-    const Seconds step = terms.Step(least);
-    if (!space_.Irrelevant(step, space_.memory_limit, others)) return false;
-    if (space_.Irrelevant(step, terms.FloorPeak(), others)) return true;
-    terms.SetInFlight();
+  const auto set_in_flight = [&] {
+    if (!in_flight) SetInFlight(terms);
     in_flight = true;
+  };
+  Seconds floor;
+  const auto irrelevant = [&, others = key.back() == 0] {
+    const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
+    floor = terms.Step(least);
+    if (!space_.Irrelevant(floor, space_.memory_limit, others)) return false;
+    if (space_.Irrelevant(floor, terms.FloorPeak(), others)) return true;
+    set_in_flight();
     const QuickCost cost = terms.Cost(least);
     return space_.Irrelevant(cost.step, cost.peak, others);
   };
-  if (!space_.exhaustive && irrelevant()) {
+  const bool pairs = !paired_ && Overlaps(plan.schedule);  // first by the least that they can take
+  bool ruled_out = !space_.exhaustive && irrelevant();
+  if (!ruled_out && pairs) {
+    PairFor(plan.schedule, costs);
+    ruled_out = !space_.exhaustive && irrelevant();
+  }
+  if (ruled_out) {
     const std::int64_t candidates = space_.Choices(layout, plan.schedule);
     findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)] += candidates;
     findings_.RuleOut(Bound::kRecompute, candidates);
     return;
   }
-  if (!in_flight) terms.SetInFlight();
-  findings_.RuleOut(Bound::kChoice, std::ssize(space_.choices) - std::ssize(treated_));
+  set_in_flight();
+  findings_.RuleOut(Bound::kChoice,
+                    std::ssize(space_.choices) - std::ssize(TreatedFor(plan.schedule)));
   ForEachChoice(layout, plan.schedule,
                 [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
                   Cost(terms, recompute_terms, plan, recompute);
                 });
-  if (by_rank_ != nullptr) CostByRank(terms, layout, plan);
+  const bool may_be_faster =
+      by_rank_ != nullptr && (!*by_rank_ || space_.exhaustive || floor <= (*by_rank_)->step);
+  if (may_be_faster) CostByRank(terms, layout, plan);
 }
 
 // Ranks with the same layers are one stage here, of which the first holds most: what each of them
@@ -310,17 +340,18 @@ void SearchWorker::CostByRank(const PipelineTerms& terms, const PipelineLayout& 
   if (!*by_rank_ || Before(found, **by_rank_)) *by_rank_ = std::move(found);
 }
 
-void SearchWorker::CostHopeless(PipelineTerms& terms, const PipelineLayout& layout,
-                                const ParallelConfig& plan) {
-  std::int64_t open = 0;
-  ForEachChoice(layout, plan.schedule, [&](const RecomputeTerms&, const Recompute&) { ++open; });
+void SearchWorker::CostHopeless(const ShapeCosts& costs, PipelineTerms& terms,
+                                const PipelineLayout& layout, const ParallelConfig& plan) {
+  const std::int64_t open =
+      space_.Choices(layout, plan.schedule) - std::ssize(space_.choices) + std::ssize(treated_);
   std::optional<RankedPlan>& nearest =
       findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
   // It may still be the nearest miss; or fit where stages with embedding or head have fewer layers.
   const bool may_divide =
       least_miss_ != nullptr && terms.FloorPeak() <= kNearlyFits * space_.memory_limit;
   if (!nearest || terms.FloorPeak() <= nearest->peak || may_divide || space_.exhaustive) {
-    terms.SetInFlight();
+    SetInFlight(terms);
+    PairFor(plan.schedule, costs);
     ForEachChoice(layout, plan.schedule,
                   [&](const RecomputeTerms& recompute_terms, const Recompute& recompute) {
                     const QuickCost cost = terms.Cost(recompute_terms);

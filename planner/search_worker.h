@@ -44,12 +44,16 @@ class SearchWorker {
     return FloorOf(costs.shape, costs.work, costs.overlapped_work);
   }
   void Treat(const ShapeCosts& costs);
-  void SetLeast();
+  void SetLeast(const std::vector<TreatedChoice>& choices);
   void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
-  void Pair(const ShapeCosts& costs);
+  // Choices for `schedule`, of which a DualPipe needs the pairs.
+  void PairFor(ScheduleKind schedule, const ShapeCosts& costs);
   void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
-  void CostChoices(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
-  void CostHopeless(PipelineTerms& terms, const PipelineLayout& layout, const ParallelConfig& plan);
+  void SetInFlight(PipelineTerms& terms);
+  void CostChoices(const ShapeCosts& costs, PipelineTerms& terms, const PipelineLayout& layout,
+                   const ParallelConfig& plan);
+  void CostHopeless(const ShapeCosts& costs, PipelineTerms& terms, const PipelineLayout& layout,
+                    const ParallelConfig& plan);
   void CostByRank(const PipelineTerms& terms, const PipelineLayout& layout,
                   const ParallelConfig& plan);
   void Cost(const PipelineTerms& terms, const RecomputeTerms& recompute_terms,
@@ -62,17 +66,24 @@ class SearchWorker {
   CandidateCount count_;
   const std::atomic<bool>& stop_;
   Findings findings_;
-  std::vector<Shared> shared_;          // of each micro-batch, the last
-  std::vector<TreatedChoice> treated_;  // of the shape at hand
+  std::vector<Shared> shared_;  // of each micro-batch, the last
+  // Choices for all layers, without those that are no better than another; and, with all pairs
+  // known, the same for schedules of pairs, where what hides does not count.
+  std::vector<TreatedChoice> treated_, pair_treated_;
+  const std::vector<TreatedChoice>& TreatedFor(ScheduleKind schedule) const {
+    return Overlaps(schedule) ? pair_treated_ : treated_;
+  }
   std::vector<TreatedLayer> untreated_, fully_;
   struct Offload {
     const Recompute* recompute;                   // beside offloading
     std::vector<TreatedLayer> offloaded, others;  // layers, under it
   };
   std::vector<Offload> offloads_;
-  std::vector<TreatedLayer> least_;     // the least of all of these
-  bool paired_ = false;                 // these have their pairs
-  std::vector<ScheduleKind> feasible_;  // of the pipeline at hand
+  std::vector<TreatedLayer> least_;           // the least of all of these
+  bool treats_ = false;                       // these are of the shape at hand,
+  bool paired_ = false;                       //   with their pairs
+  std::vector<ScheduleKind> feasible_;        // of the pipeline at hand
+  const PipelineTerms* in_flight_ = nullptr;  // that know it, of the schedule at hand
   // Of the layout at hand, and of it with layers offloaded as the framework does not.
   std::optional<RankedPlan>*best_ = nullptr, *best_offloaded_ = nullptr;
   std::optional<RankedPlan>* near_ = nullptr;

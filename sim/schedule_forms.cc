@@ -306,4 +306,14 @@ Seconds ScheduleForms::Makespan(const RankPassCosts& c, double micro_batches) co
   return Seconds(longest);
 }
 
+const ScheduleForms& KnownForms::Of(const ScheduleChoice& shared) {
+  const auto entry = [&]() -> Entry& {
+    const std::lock_guard lock(mutex_);
+    return entries_[KeyOf(shared)];
+  };
+  Entry& e = entry();  // others are made meanwhile
+  std::call_once(e.made, [&] { e.forms.emplace(shared); });
+  return *e.forms;
+}
+
 }  // namespace millwright

@@ -19,6 +19,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/units.h"
@@ -104,6 +107,27 @@ class ScheduleForms {
   Pairs pairs_;
   bool splits_backward_ = false;
   std::vector<std::vector<ChunksHeld>> held_;
+};
+
+// Forms that were asked for before, of any thread.
+class KnownForms {
+ public:
+  // By the fields of a choice that is ScheduleForms::Shared.
+  using Key = std::array<int, 4>;
+  static Key KeyOf(const ScheduleChoice& shared) {
+    return {static_cast<int>(shared.kind), shared.pipeline, shared.micro_batches,
+            shared.virtual_stages};
+  }
+  // Valid as long as this is.
+  const ScheduleForms& Of(const ScheduleChoice& shared);
+
+ private:
+  struct Entry {
+    std::once_flag made;
+    std::optional<ScheduleForms> forms;
+  };
+  std::mutex mutex_;
+  std::map<Key, Entry> entries_;
 };
 
 }  // namespace millwright

@@ -253,8 +253,16 @@ TEST(Estimator, QuickAndItemisedAgree) {
       const ShapeCosts shape = estimator.CostShape(ShapeOf(p, training));
       const auto stages = DistinctStages(StagesOfPlan(model, p));
       auto treated = shape.Treat(p.recompute), rest = shape.Treat(OfOthers(p.recompute));
+      // What is there before is the least: bounds of the search go by it.
+      const auto least = treated;
       shape.Pair(p.recompute, treated);
       shape.Pair(OfOthers(p.recompute), rest);
+      for (std::size_t k = 0; k < treated.size(); ++k) {
+        EXPECT_GT(least[k].pair, Seconds(0));
+        EXPECT_LE(least[k].pair, treated[k].pair);
+        EXPECT_LE(treated[k].pair, treated[k].forward + (1 + 1e-12) * treated[k].backward);
+        EXPECT_GE(treated[k].pair_ends.value, -1e-12 * treated[k].pair.value);
+      }
       const auto some = SomeLayers(stages, p.recompute);
       PipelineTerms terms(estimator, shape, stages, p);
       terms.SetInFlight();
@@ -274,6 +282,25 @@ TEST(Estimator, QuickAndItemisedAgree) {
   }
   EXPECT_GT(costed, 200);
   EXPECT_GT(offloaded, 50);
+}
+
+// What takes longer may hide better: of two choices that keep as much, the slower one stays for
+// pairs.
+TEST(Estimator, ChoicesThatHideStayForPairs) {
+  const Recompute none, full{.granularity = RecomputeGranularity::kFull, .modules = {}};
+  const auto layer = [](double backward, double pair) {
+    TreatedLayer t{};
+    t.backward = Seconds(backward);
+    t.pair = Seconds(pair);
+    t.saved = t.working_set = Bytes(1);
+    return std::vector<TreatedLayer>{t};
+  };
+  const std::vector<TreatedChoice> choices = {{&none, layer(2, 4)}, {&full, layer(3, 3.5)}};
+  EXPECT_EQ(Undominated(choices).size(), 1u);
+  EXPECT_EQ(Undominated(choices, true).size(), 2u);
+  // And one that neither hides nor is faster goes.
+  const std::vector<TreatedChoice> worse = {{&none, layer(2, 4)}, {&full, layer(3, 4.5)}};
+  EXPECT_EQ(Undominated(worse, true).size(), 1u);
 }
 
 // Llama-3.1-8B on TP 8 PP 2 of two DGX H100, 16 sequences of 8,192 tokens, one replica: stages of

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <thread>
 
 #include "sim/schedule_timing.h"
 
@@ -138,6 +139,30 @@ TEST(ScheduleForms, EqualTheClosedForm) {
                             .backward_weight = Seconds(1),
                             .overlapped = Seconds(10)};
   EXPECT_NEAR(forms.Makespan(costs, 100).value, 1024, 1e-9);
+}
+
+// Asked for by threads at once, each is made once and is what it is when made alone.
+TEST(KnownForms, AreMadeOnceForAllThreads) {
+  KnownForms known;
+  const std::vector<ScheduleChoice> choices = Choices({2});
+  std::vector<std::vector<const ScheduleForms*>> seen(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& by_thread : seen) {
+      threads.emplace_back([&] {
+        for (const ScheduleChoice& choice : choices) by_thread.push_back(&known.Of(choice));
+      });
+    }
+  }
+  for (const auto& by_thread : seen) EXPECT_EQ(by_thread, seen.front());
+  const RankPassCosts costs{.forward = Seconds(3),
+                            .backward_input = Seconds(4),
+                            .backward_weight = Seconds(2),
+                            .overlapped = Seconds(7)};
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    const double m = choices[i].micro_batches;
+    EXPECT_EQ(seen[0][i]->Makespan(costs, m), ScheduleForms(choices[i]).Makespan(costs, m));
+  }
 }
 
 }  // namespace
