@@ -26,6 +26,8 @@ bool Unrolls(int n) {
 
 bool DeepGemmTiles::SlowWave() const { return waves == 1 && m * n >= 128 * 192; }
 
+bool DeepGemmTiles::OddWidth() const { return std::fmod(n, 2 * kStepOfN) != 0; }
+
 DeepGemmTiles TilesOfDeepGemm(double m, double n, double k, int multiprocessors) {
   DeepGemmTiles best;
   double least = INFINITY;

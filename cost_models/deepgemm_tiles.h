@@ -21,9 +21,13 @@ struct DeepGemmTiles {
   bool pairs = false;  // of multiprocessors that share A or B
 
   // One wave of the largest tiles (24,576 outputs and more: 128 x 192, 256 x 96 to 256 x 128),
-  // which an H100 works through 3.5 times slower than several waves of them, in pairs: in
+  // which an H100 works through 3.7 times slower than several waves of them, in pairs: in
   // the shared data all 28 such products are, and no other.
   bool SlowWave() const;
+  // One warpgroup works on them, so that nothing hides the scaling of its sums.
+  bool OneWarpgroup() const { return m <= 64; }
+  // An odd multiple of 16: neither its scales of B nor the swizzle of its output go in steps of 32.
+  bool OddWidth() const;
 };
 
 // `multiprocessors` 132 on an H100.

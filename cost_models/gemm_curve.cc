@@ -43,9 +43,16 @@ bool IsDeepGemm(const GemmCurve& c, const GemmShape& s) {
 double DeepGemmTime(const GemmCurve& c, const GemmShape& s, double rate_per_sm, int sms) {
   constexpr double kLeastRows = 64;  // a tile of fewer takes the tensor cores as long
   const DeepGemmTiles t = TilesOfDeepGemm(s.m, s.n, s.k, sms);
-  const double slower = t.SlowWave() && c.slow_wave.value > 0 ? c.slow_wave.value : 1;
-  return slower * Paid(c, t.tiles / sms) * WaveFlops(c, std::max(kLeastRows, t.m), t.n, s.k) /
-         rate_per_sm;
+  const double rows = std::max(kLeastRows, t.m);
+  double slower = 1;
+  const auto times = [&](bool holds, const Fitted& factor) {
+    if (holds && factor.value > 0) slower *= factor.value;
+  };
+  times(t.SlowWave(), c.slow_wave);
+  times(t.OneWarpgroup(), c.one_warpgroup);
+  times(t.OddWidth(), c.odd_width);
+  if (std::fmod(s.m, t.m) != 0) slower *= 1 + c.ragged.value * rows / std::max(kLeastRows, s.m);
+  return slower * Paid(c, t.tiles / sms) * WaveFlops(c, rows, t.n, s.k) / rate_per_sm;
 }
 
 double ComputeTime(const GemmCurve& c, const GemmShape& s, double rate_per_sm, int sms,
@@ -113,6 +120,13 @@ void Fields(ConfigIo& io, GemmCurve& c) {
               "HBM passes over the partial sums of a split of k");
   FittedField(io, "slow_wave", "slow_wave_error", c.slow_wave, kSize,
               "time of one wave of DeepGEMM's largest tiles, over that of a later one; 0: not its");
+  FittedField(io, "one_warpgroup", "one_warpgroup_error", c.one_warpgroup, kSize,
+              "time of DeepGEMM's tiles of at most 64 rows, over that of others; 0: not its");
+  FittedField(
+      io, "odd_width", "odd_width_error", c.odd_width, kSize,
+      "time of DeepGEMM's tiles that no 32 columns divide, over that of others; 0: not its");
+  FittedField(io, "ragged", "ragged_error", c.ragged, kSize,
+              "of DeepGEMM: a strip of tiles that is not full of rows, beside a full one");
   FittedField(io, "cast_launch_s", "cast_launch_s_error", c.cast_launch, kTime,
               "of the kernel that quantises the activations");
   FittedField(io, "cast_efficiency", "cast_efficiency_error", c.cast_efficiency, kShare,

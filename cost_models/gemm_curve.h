@@ -13,9 +13,11 @@
 //   t = launch + cbrt(compute^3 + memory^3), then times the residual of the shape (log grid)
 //
 // and never less than the FLOPs at the datasheet's peak.  Products in fp8_block are DeepGEMM's on
-// Hopper, which does not split k and whose tiles are known (deepgemm_tiles); one wave of the
-// largest of them takes `slow_wave` times as long.  Rows in dynamic FP8 or FP4 hold the
-// quantisation of A too, a kernel of its own.  Left out: layouts (the weight gradient's is 4-5%
+// Hopper, which does not split k and whose tiles are known (deepgemm_tiles): one wave of the
+// largest takes `slow_wave` times as long, tiles of at most 64 rows `one_warpgroup` times, those
+// that are an odd multiple of 16 wide `odd_width` times, and rows that do not fill their last tile
+// cost `ragged` of a tile on top.  Rows in dynamic FP8 or FP4 hold the quantisation of A too, a
+// kernel of its own.  Left out: layouts (the weight gradient's is 4-5%
 // slower, SimuMax B200), clocks that fall under sustained load (`derate` of the caller).
 #pragma once
 
@@ -40,6 +42,9 @@ struct GemmCurve {
   Fitted quantisation;     // 0 to 1
   Fitted split_cost;       // HBM passes over the partial sums of a split, each way
   Fitted slow_wave;        // of DeepGEMM: time of one wave of its largest tiles; 0 for others
+  Fitted one_warpgroup;    // of its tiles of at most 64 rows, over the time of others; 0: as others
+  Fitted odd_width;        // of its tiles that no 32 columns divide; 0: as others
+  Fitted ragged;           // of a strip of its tiles that is not full of rows, beside a full one's
   Fitted cast_launch;      // seconds; of the kernel that quantises A
   Fitted cast_efficiency;  // of the HBM bandwidth; 0: rows have no such kernel
   ResidualGrid residual;   // over log2 m (of all groups), log2 n, log2 k

@@ -235,7 +235,6 @@ double KnotsApart(const GpuSpec& gpu) { return gpu.placeholder ? 1 : 2; }
 constexpr double kTypicalLaunch = 2.5e-6;  // seconds; H100 and B200
 
 Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast, bool deep_gemm) {
-  using Parameter = Recipe<GemmCurve, GemmShape>::Parameter;
   // Typical values: fits of H100 and B200 rows in BF16, rounded.
   Recipe<GemmCurve, GemmShape> recipe{
       .parameters = {{&GemmCurve::efficiency, Share(0.8)},
@@ -248,8 +247,14 @@ Recipe<GemmCurve, GemmShape> GemmRecipe(bool with_cast, bool deep_gemm) {
       .at = [](const GemmShape& s) { return List(Coordinates(s)); },
       .range = [](const GemmShape& s) { return List(Coordinates(s)); },
       .tension = {.neighbours = 0.15, .zero = 0.003, .along = {1, 1, 0.5}}};
-  recipe.parameters.push_back(deep_gemm ? Parameter{&GemmCurve::slow_wave, Positive(2.5)}
-                                        : Parameter{&GemmCurve::split_cost, Positive(1)});
+  if (deep_gemm) {
+    recipe.parameters.push_back({&GemmCurve::slow_wave, Positive(2.5)});
+    recipe.parameters.push_back({&GemmCurve::one_warpgroup, Positive(1)});
+    recipe.parameters.push_back({&GemmCurve::odd_width, Positive(1)});
+    recipe.parameters.push_back({&GemmCurve::ragged, Positive(0.3)});
+  } else {
+    recipe.parameters.push_back({&GemmCurve::split_cost, Positive(1)});
+  }
   if (!with_cast) recipe.parameters.push_back({&GemmCurve::launch, Positive(kTypicalLaunch)});
   if (with_cast) {
     // Which of two kernels a launch belongs to no row tells: that of the product is BF16's.

@@ -188,20 +188,23 @@ TEST(Calibrate, RecoversAKnownGpuFromNoiseFreeRows) {
   EXPECT_EQ(fit.fit.rows, 1200);
 }
 
-// DeepGEMM's products with their quantised activations: what one wave of its largest tiles costs,
-// and what quantising does, are told apart.
-TEST(Calibrate, RecoversDeepGemmsSlowWave) {
+// DeepGEMM's products with their quantised activations: what its tiles cost, and what quantising
+// does, are told apart.
+TEST(Calibrate, RecoversDeepGemmsTiles) {
   GemmCurve known = KnownGemm();
   known.dtype = "fp8_block";
   known.launch.value = 2.5e-6;  // as is taken where there is no product in BF16
   known.split_cost.value = 0;
   known.slow_wave.value = 2.8;
+  known.one_warpgroup.value = 1.3;
+  known.odd_width.value = 1.2;
+  known.ragged.value = 0.4;
   known.cast_launch.value = 2e-6;
   known.cast_efficiency.value = 0.7;
   MeasurementSet set{.files = {"synthetic"}};
   const GpuSpec& gpu = FindGpu("H100");
   int slow = 0;
-  for (int m : {16, 64, 192, 256, 512, 768, 1024, 2048, 3584, 4096, 8192}) {
+  for (int m : {16, 64, 192, 256, 257, 512, 768, 769, 1024, 2048, 3584, 4096, 8192}) {
     for (int n : {512, 768, 1536, 3072, 4096, 7168, 12288}) {
       for (int k : {512, 2048, 7168, 16384}) {
         const GemmShape shape{.m = double(m), .n = double(n), .k = double(k)};
@@ -219,6 +222,9 @@ TEST(Calibrate, RecoversDeepGemmsSlowWave) {
   ASSERT_THAT(curves.gemm, SizeIs(1));
   const GemmCurve& fit = curves.gemm[0];
   EXPECT_NEAR(fit.slow_wave.value, 2.8, 0.06);
+  EXPECT_NEAR(fit.one_warpgroup.value, 1.3, 0.02);
+  EXPECT_NEAR(fit.odd_width.value, 1.2, 0.01);
+  EXPECT_NEAR(fit.ragged.value, 0.4, 0.02);
   EXPECT_NEAR(fit.cast_efficiency.value, 0.7, 0.03);
   EXPECT_EQ(fit.split_cost.value, 0);
   EXPECT_LT(fit.fit.p90_ape, 0.01);
