@@ -18,7 +18,8 @@
 // themselves, is a residual over the bytes of a rank's share, by which NCCL's protocols change
 // alike for all ranks and operations of a ring, ranks, operation, and NCCL's release. So
 // all-reduce, reduce-scatter and all-gather inside a domain are one curve, "ring". Beyond the sizes
-// and ranks measured the residual of the nearest ones goes on.
+// and ranks measured the residual of the nearest ones goes on, where GPUs have links of their own
+// after three octaves of the fit's own guess.
 //
 // Across domains the link is the narrower of a GPU's NVLink and its domain's NICs, all-reduces run
 // trees and have a curve of their own, of 2 log2(domains) steps, the others take domains - 1, and

@@ -63,6 +63,8 @@ struct Recipe {
   std::vector<double> (*at)(const Shape&);                         // of the residual
   std::vector<double> (*range)(const Shape&);
   GridTension tension;
+  Covariance covariance = nullptr;  // beside the tension
+  double noise = 0;                 // of a row, with that
 };
 
 // On what a residual is given: knots that cover the rows.
@@ -100,6 +102,7 @@ class CurveFit {
 
   // `curve` has its names and the axes of its residual.
   void Run(Curve& curve, const std::vector<Row<Shape>>& rows) {
+    axes_ = curve.residual.axes;
     Fit(curve, rows);
     const ErrorSummary in_sample = Summarise(Errors(curve, rows));
     std::vector<double> unseen;
@@ -131,8 +134,11 @@ class CurveFit {
     for (std::vector<double>* bound : {&curve.range.low, &curve.range.high}) {
       for (double& b : *bound) b = std::round(1000 * b) / 1000;
     }
-    // A file keeps thousandths of a residual.
+    // A file keeps thousandths of a residual, and six digits of a knot.
     for (double& v : curve.residual.values) v = std::round(1000 * v) / 1000 + 0.0;
+    for (std::vector<double>& knots : curve.residual.axes) {
+      for (double& k : knots) k = std::round(1e5 * k) / 1e5;
+    }
     curve.fit = {.rows = static_cast<int>(rows.size()),
                  .median_ape = Rounded(in_sample.median_ape, 4),
                  .p90_ape = Rounded(in_sample.p90_ape, 4),
@@ -164,22 +170,39 @@ class CurveFit {
       curve.*recipe_.parameters[j].member = fitted[j];
     }
     std::vector<ResidualRow> left;
+    curve.residual.axes = axes_;
     for (const Row<Shape>& row : rows) {
       left.push_back({recipe_.at(row.shape), Log(curve, row)});
       if (base_ != nullptr) left.back().log -= base_->residual.At(left.back().at);
     }
     FitResiduals(curve.residual, left, recipe_.tension);
-    AddBase(curve.residual);
+    if (recipe_.covariance != nullptr) Blend(curve.residual, left);
+    if (base_ != nullptr) AddTo(curve.residual, base_->residual, 1);
   }
 
-  // The base's residual, at the knots of `grid`.
-  void AddBase(ResidualGrid& grid) const {
-    if (base_ == nullptr) return;
+  // Two smoothers err at other shapes: their mean is nearer than either.  That by covariance says
+  // something of sizes beyond those measured and of each number of ranks, and has more knots.
+  void Blend(ResidualGrid& grid, std::span<const ResidualRow> rows) const {
+    constexpr double kShare = 0.65;
+    constexpr int kBeyond = 3;  // octaves
+    ResidualGrid wide{.axes = grid.axes};
+    for (int i = 0; i < kBeyond; ++i) wide.axes[0].push_back(wide.axes[0].back() + 1);
+    std::set<double> ranks(grid.axes[1].begin(), grid.axes[1].end());
+    for (const ResidualRow& row : rows) ranks.insert(row.at[1]);
+    wide.axes[1].assign(ranks.begin(), ranks.end());
+    FitResiduals(wide, rows, recipe_.covariance, recipe_.noise);
+    for (double& value : wide.values) value *= kShare;
+    AddTo(wide, grid, 1 - kShare);
+    grid = std::move(wide);
+  }
+
+  // `from`, at the knots of `grid`.
+  static void AddTo(ResidualGrid& grid, const ResidualGrid& from, double times) {
     std::vector<std::size_t> knot(grid.axes.size(), 0);
     std::vector<double> at(grid.axes.size());
     for (double& value : grid.values) {
       for (std::size_t d = 0; d < at.size(); ++d) at[d] = grid.axes[d][knot[d]];
-      value += base_->residual.At(at);
+      value += times * from.At(at);
       for (std::size_t d = grid.axes.size(); d-- > 0;) {
         if (++knot[d] < grid.axes[d].size()) break;
         knot[d] = 0;
@@ -205,6 +228,7 @@ class CurveFit {
   const GpuSpec& gpu_;
   bool leave_out_;
   const Curve* base_;
+  std::vector<std::vector<double>> axes_;
 };
 
 template <class Shape>
@@ -437,8 +461,48 @@ struct CollectiveKey {
   auto operator<=>(const CollectiveKey&) const = default;
 };
 
-// Tensions: of those tried, what leaves the least error on shapes left out (three ways to divide
-// them, and six more that were not tried with).
+// How alike what two sizes leave over is, `octaves` apart: abruptly different, or smoothly
+// (Matern's covariances of order 1/2 and 3/2).
+double Abrupt(double octaves, double length) { return std::exp(-std::abs(octaves) / length); }
+double Smooth(double octaves, double length) {
+  const double x = std::sqrt(3.0) * std::abs(octaves) / length;
+  return (1 + x) * std::exp(-x);
+}
+
+// Covariances and tensions: of those tried, what leaves the least error on shapes left out (three
+// to five ways to divide them, and others that were not tried with).
+//
+// What two collectives of a ring leave over is alike by the share of a rank, at which protocols
+// change, whatever the ranks and the operation; less by all of the bytes.  Where switches add up it
+// is something else, integers differ smoothly, and so little between releases that it hardly
+// counts.
+double RingCovariance(std::span<const double> a, std::span<const double> b) {
+  const double share = a[0] - b[0], ranks = a[1] - b[1], bytes = share + ranks;
+  const CollectiveShape ring{.kind = CollectiveKind::kAllReduce};
+  const CollectiveShape s = ShapeAt(a, ring), t = ShapeAt(b, ring);
+  const double abrupt = Abrupt(share, 2), near = Abrupt(ranks, 3);
+  double covariance = 0.05 * abrupt + 1.2 * Smooth(share, 8) + 0.007 * abrupt * near;
+  if (s.in_switch == t.in_switch) covariance += 0.05 * abrupt * near + Smooth(share, 8);
+  if (s.kind != t.kind) return covariance;
+  covariance += 0.006 * abrupt * near + 0.0085 * Abrupt(bytes, 6);
+  if (ranks != 0) return covariance;
+  covariance += 0.0015 * abrupt;
+  if (s.recent == t.recent) covariance += 0.0007 * abrupt;
+  if (s.integers == t.integers) covariance += 0.0017 * Smooth(share, 8);
+  return covariance;
+}
+
+// What is sent to each goes on in a line, which is also what a size beyond those measured takes.
+double AllToAllCovariance(std::span<const double> a, std::span<const double> b) {
+  const double share = a[0] - b[0], ranks = a[1] - b[1];
+  const double abrupt = Abrupt(share, 1.7);
+  double covariance = 32 * Smooth(share, 33) + 0.027 * abrupt * Abrupt(ranks, 6);
+  if (ranks != 0) return covariance;
+  covariance += 0.002 * Smooth(share, 9);
+  if (a[3] == b[3]) covariance += 1e-5 * abrupt;
+  return covariance;
+}
+
 GridTension TensionOf(const CollectiveKey& key) {
   // A ring's protocols change at one share of a rank, whatever the ranks and the operation, and
   // abruptly; a release's need not be at the others'.
@@ -483,6 +547,10 @@ Recipe<CollectiveCurve, LinkedCollective> CollectiveRecipe(const CollectiveKey& 
       .at = [](const LinkedCollective& s) { return List(ResidualCoordinates(s.shape)); },
       .range = [](const LinkedCollective& s) { return List(RangeCoordinates(s.shape)); },
       .tension = TensionOf(key)};
+  if (!across && own_links && key.library == "nccl-tests") {
+    recipe.covariance = key.op == "ring" ? RingCovariance : AllToAllCovariance;
+    recipe.noise = key.op == "ring" ? 1e-3 : 1e-6;
+  }
   if (!across) recipe.parameters.push_back({&CollectiveCurve::own_share, Positive(0.3)});
   if (!across && reduces) {
     recipe.parameters.push_back({&CollectiveCurve::own_reduced, Positive(0.2)});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 
@@ -279,6 +280,70 @@ void FitResiduals(ResidualGrid& grid, std::span<const ResidualRow> rows,
     }
   }
   grid.values.assign(v.begin(), v.end());
+}
+
+void FitResiduals(ResidualGrid& grid, std::span<const ResidualRow> rows, Covariance covariance,
+                  double noise) {
+  // Rows of one shape are one observation.
+  std::map<std::vector<double>, std::vector<double>> shapes;
+  for (const ResidualRow& row : rows) {
+    MILLWRIGHT_CHECK(row.at.size() == grid.axes.size());
+    shapes[row.at].push_back(row.log);
+  }
+  std::size_t size = 1;
+  for (const std::vector<double>& knots : grid.axes) size *= knots.size();
+  std::vector<std::vector<double>> knots(size, std::vector<double>(grid.axes.size()));
+  for (std::size_t k = 0; k < size; ++k) {
+    for (std::size_t d = grid.axes.size(), rest = k; d-- > 0; rest /= grid.axes[d].size()) {
+      knots[k][d] = grid.axes[d][rest % grid.axes[d].size()];
+    }
+  }
+  const Eigen::Index count = Eigen::Index(shapes.size()), all = Eigen::Index(size);
+  MatrixXd prior(all, all);
+  for (Eigen::Index k = 0; k < all; ++k) {
+    for (Eigen::Index l = 0; l <= k; ++l) {
+      prior(k, l) = prior(l, k) = covariance(knots[std::size_t(k)], knots[std::size_t(l)]);
+    }
+  }
+  // A row is seen as what lies on a line between its knots, and strays from that as two shapes do.
+  VectorXd logs(count), variance(count);
+  MatrixXd seen = MatrixXd::Zero(all, count);  // knots' covariance with rows
+  std::vector<std::vector<ResidualGrid::Corner>> corners;
+  for (auto& [at, of_shape] : shapes) {
+    const Eigen::Index i = Eigen::Index(corners.size());
+    std::sort(of_shape.begin(), of_shape.end());
+    const std::size_t n = of_shape.size();
+    logs[i] = (of_shape[(n - 1) / 2] + of_shape[n / 2]) / 2;
+    corners.emplace_back();
+    double strays = covariance(at, at);
+    grid.ForCorners(at, [&](const ResidualGrid::Corner& c) {
+      corners.back().push_back(c);
+      seen.col(i) += c.weight * prior.col(Eigen::Index(c.index));
+      strays -= 2 * c.weight * covariance(at, knots[c.index]);
+    });
+    for (const ResidualGrid::Corner& c : corners.back()) {
+      strays += c.weight * seen(Eigen::Index(c.index), i);
+    }
+    variance[i] = noise / std::sqrt(double(n)) + std::max(0.0, strays);
+  }
+  MatrixXd alike = MatrixXd::Zero(count, count);
+  for (Eigen::Index i = 0; i < count; ++i) {
+    for (const ResidualGrid::Corner& c : corners[std::size_t(i)]) {
+      alike.row(i) += c.weight * seen.row(Eigen::Index(c.index));
+    }
+  }
+  VectorXd weights = VectorXd::Ones(count), solved;
+  for (int round = 0; round < 3; ++round) {
+    MatrixXd matrix = alike;
+    const VectorXd widened = variance.cwiseQuotient(weights);
+    matrix.diagonal() += widened;
+    solved = matrix.llt().solve(logs);
+    for (Eigen::Index i = 0; i < count; ++i) {
+      weights[i] = Weight(widened[i] * solved[i], kTypicalNoise);
+    }
+  }
+  const VectorXd values = seen * solved;
+  grid.values.assign(values.begin(), values.end());
 }
 
 }  // namespace millwright

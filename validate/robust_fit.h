@@ -8,7 +8,9 @@
 // noise, so that one that the rows say nothing about stays there, and noise-free rows are matched.
 // Residuals: values at the knots of a grid, least squares under the same loss, with neighbouring
 // knots held together and all of them to zero, more weakly than one row holds them; so may be,
-// along the first axis, the slope of a line to itself and to that of the next line.
+// along the first axis, the slope of a line to itself and to that of the next line.  Or, where it
+// is known how alike the residuals of two shapes are, those of the knots that are then likeliest
+// (Gaussian process regression).
 #pragma once
 
 #include <functional>
@@ -49,5 +51,12 @@ struct GridTension {
 // Fills in grid.values for the axes that are there.
 void FitResiduals(ResidualGrid& grid, std::span<const ResidualRow> rows,
                   const GridTension& tension);
+
+// Of the residuals at two points.
+using Covariance = double (*)(std::span<const double> a, std::span<const double> b);
+
+// `noise`: variance of a row.
+void FitResiduals(ResidualGrid& grid, std::span<const ResidualRow> rows, Covariance covariance,
+                  double noise);
 
 }  // namespace millwright

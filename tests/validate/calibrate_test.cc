@@ -230,6 +230,26 @@ TEST(Calibrate, RecoversDeepGemmsTiles) {
   EXPECT_LT(fit.fit.p90_ape, 0.01);
 }
 
+// Covariances of exp(-distance), a Markov process: beyond the last of rows without noise only it
+// counts, a distance of 1 away by exp(-1).  A row between two knots says the same of both: it
+// varies as their mean, c = (1 + exp(-1)) / 2, and strays from it by 1 - 2 exp(-1/2) + c.
+TEST(FitResiduals, ByCovarianceByHand) {
+  const Covariance covariance = [](std::span<const double> a, std::span<const double> b) {
+    return std::exp(-std::abs(a[0] - b[0]));
+  };
+  ResidualGrid grid{.axes = {{0, 1, 2}}};
+  FitResiduals(grid, std::vector<ResidualRow>{{{0}, 0.3}, {{1}, -0.2}, {{1}, -0.1}, {{1}, -0.2}},
+               covariance, 1e-9);
+  EXPECT_NEAR(grid.values[0], 0.3, 1e-6);
+  EXPECT_NEAR(grid.values[1], -0.2, 1e-6);  // the median
+  EXPECT_NEAR(grid.values[2], -0.2 * std::exp(-1.0), 1e-6);
+  grid = {.axes = {{0, 1}}};
+  FitResiduals(grid, std::vector<ResidualRow>{{{0.5}, 0.05}}, covariance, 0);
+  const double c = (1 + std::exp(-1.0)) / 2, strays = 1 - 2 * std::exp(-0.5) + c;
+  EXPECT_NEAR(grid.values[0], 0.05 * c / (c + strays), 1e-9);
+  EXPECT_NEAR(grid.values[1], 0.05 * c / (c + strays), 1e-9);
+}
+
 TEST(Calibrate, NoisyRowsStayWithinTheStatedError) {
   const GemmCurve known = KnownGemm();
   int within = 0, all = 0;
