@@ -312,7 +312,13 @@ Estimator::Estimator(const ModelConfig& model, const TrainingConfig& training,
                .moe_topk = model.moe.topk,
                .moe_num_groups = model.moe.num_groups,
                .moe_topk_groups = model.moe.topk_groups},
-      kinds_(model.distinct_kinds()) {
+      kinds_(model.distinct_kinds()),
+      layers_(kinds_.size()) {
+  for (const LayerRun& run : model.layers) {
+    const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind) - kinds_.begin();
+    layers_[std::size_t(kind)] +=
+        run.count + (&run == &model.layers.back() ? model.mtp_num_layers : 0);
+  }
   scalar_sum_ = CostOfCollective(CollectiveKind::kAllReduce, Bytes(4), Profile(1, cluster.gpus()),
                                  calibration_->collective)
                     .time;
@@ -415,20 +421,9 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
     return PartialGradientsOf(weights, model_, shape.tensor, shape.sequence_parallel);
   };
   ShapeCosts costs{.shape = shape};
-  std::vector<PassTime> shared;  // of each kind, of both passes
   for (const LayerKind& kind : kinds_) {
-    const std::vector<Operator> operators = LayerOperators(model_, kind, shape, training_);
-    costs.kinds.push_back(CostOfLayer(operators, paths, context_));
-    PassTime& of_all = shared.emplace_back();
-    for (std::size_t i = 0; i < operators.size(); ++i) {
-      // Attention and the ring's part of it, and exchanges of heads: else all is as under any kind.
-      if ((operators[i].modules & Mask(RecomputeModule::kCoreAttn)) != 0 ||
-          operators[i].group == GroupKind::kUlysses) {
-        continue;
-      }
-      of_all += costs.kinds.back().operators[i].forward;
-      of_all += costs.kinds.back().operators[i].backward;
-    }
+    costs.kinds.push_back(
+        CostOfLayer(LayerOperators(model_, kind, shape, training_), paths, context_));
     costs.kind_parameters.push_back(parameters(LayerWeights(model_, kind)));
     costs.kind_partial.push_back(partial(LayerWeights(model_, kind)));
     const LayerCost& layer = costs.kinds.back();
@@ -467,16 +462,9 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   }
   PassTime work =
       costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward;
-  PassTime shared_work = work;
-  for (const LayerRun& run : model_.layers) {
-    const auto kind = std::find(kinds_.begin(), kinds_.end(), run.kind) - kinds_.begin();
-    const LayerCost& layer = costs.kinds[std::size_t(kind)];
-    const int modules = &run == &model_.layers.back() ? model_.mtp_num_layers : 0;
-    work += double(run.count + modules) * (layer.forward + layer.backward);
-    shared_work += double(run.count + modules) * shared[std::size_t(kind)];
+  for (std::size_t k = 0; k < kinds_.size(); ++k) {
+    work += double(layers_[k]) * (costs.kinds[k].forward + costs.kinds[k].backward);
   }
-  costs.shared_work = shared_work.total();
-  costs.shared_overlapped = shared_work.longest();
   costs.work = work.total();
   costs.overlapped_work = work.longest();
   costs.to_host = calibration_->host_efficiency * cluster_.config().ToHost();
@@ -489,6 +477,30 @@ ShapeCosts Estimator::CostShape(const LayerShape& shape) const {
   const bool scattered = Of2021(training_.framework) && !shape.sequence_parallel;
   costs.sent = (scattered ? 1.0 / shape.tensor : 1.0) * costs.boundary;
   return costs;
+}
+
+LeastWork Estimator::LeastWorkOf(const LayerShape& shape) const {
+  const std::size_t most =
+      std::size_t(std::max_element(layers_.begin(), layers_.end()) - layers_.begin());
+  const std::vector<Operator> operators = LayerOperators(model_, kinds_[most], shape, training_);
+  const LayerCost layer = CostOfLayer(operators, PathsOf(shape), context_);
+  PassTime shared;
+  for (std::size_t i = 0; i < operators.size(); ++i) {
+    // Attention and the ring's part of it, and exchanges of heads: else all is as under any kind.
+    if ((operators[i].modules & Mask(RecomputeModule::kCoreAttn)) != 0 ||
+        operators[i].group == GroupKind::kUlysses) {
+      continue;
+    }
+    shared += layer.operators[i].forward;
+    shared += layer.operators[i].backward;
+  }
+  const double layers = layers_[most];
+  const PassTime work = layer.forward + layer.backward;
+  return {.work = layers * work.total(),
+          .overlapped = layers * work.longest(),
+          .shared_work = layers * shared.total(),
+          .shared_overlapped = layers * shared.longest(),
+          .least_layer = layer.input + layer.largest_gradient};
 }
 
 PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape,

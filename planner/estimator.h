@@ -128,7 +128,6 @@ struct ShapeCosts {
   Bytes least_layer;  // alive while the costliest kind is in backward, whatever is recomputed
   Seconds work;       // all layers, embedding and head, forward and backward
   Seconds overlapped_work;  //   at least this, where communication may run under all compute
-  Seconds shared_work, shared_overlapped;  // of both what no kind of context parallelism changes
   std::vector<RankParameters> kind_parameters;
   RankParameters embedding_parameters, head_parameters;  // head: with MTP's, but for its layers
   RankParameters token_table;  // of the embedding: what the last stage may hold again
@@ -139,6 +138,14 @@ struct ShapeCosts {
   std::vector<TreatedLayer> Treat(const Recompute& recompute) const;  // one a kind
   void Pair(const Recompute& recompute,
             std::vector<TreatedLayer>& treated) const;  // what pairs take
+};
+
+// The least that any model of such layers takes: those of the kind that most of them are, of one
+// micro-batch, forward and backward.
+struct LeastWork {
+  Seconds work, overlapped;                // the latter where communication may run under compute
+  Seconds shared_work, shared_overlapped;  // of both what no kind of context parallelism changes
+  Bytes least_layer;
 };
 
 class PipelineTerms;
@@ -158,6 +165,7 @@ class Estimator {
   Estimate Itemise(const ParallelConfig& plan) const;
 
   ShapeCosts CostShape(const LayerShape& shape) const;
+  LeastWork LeastWorkOf(const LayerShape& shape) const;  // at a fifth of the time
 
   const ModelConfig& model() const { return model_; }
   const TrainingConfig& training() const { return training_; }
@@ -191,6 +199,7 @@ class Estimator {
   std::unique_ptr<const Calibration> calibration_;  // of the GPU, as this training meets it
   CostContext context_;
   std::vector<LayerKind> kinds_;
+  std::vector<int> layers_;  // of each kind, with those of MTP modules
   mutable std::unordered_map<std::int64_t, PathProfile> profiles_;  // by stride << 32 | ranks
   // Of ranks that are not equally far apart: tensor and context ranks, pipeline, stride, ranks.
   mutable std::map<std::array<std::int64_t, 4>, PathProfile> scattered_;

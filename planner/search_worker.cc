@@ -73,14 +73,16 @@ bool SearchWorker::Run(std::size_t unit) {
       space_.Irrelevant(shared.floor, shared.least_layer)) {
     return too_slow(shared.candidates);
   }
-  const ShapeCosts costs = estimator_.CostShape(shape);
-  if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) {
+  const LeastWork least = estimator_.LeastWorkOf(shape);
+  if (space_.Irrelevant(FloorOf(shape, least.work, least.overlapped), least.least_layer)) {
     shared = {.shape = shape,
-              .floor = FloorOf(shape, costs.shared_work, costs.shared_overlapped),
-              .least_layer = costs.least_layer,
+              .floor = FloorOf(shape, least.shared_work, least.shared_overlapped),
+              .least_layer = least.least_layer,
               .candidates = count_.Of(shape)};
     return too_slow(shared.candidates);
   }
+  const ShapeCosts costs = estimator_.CostShape(shape);
+  if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) return too_slow(count_.Of(shape));
   // The smallest micro-batch is costed all the same, for the plan that comes nearest.
   const bool smallest = shape.micro_batch_size == space_.micro_batches.front();
   if (costs.least_layer > space_.memory_limit && !smallest && !space_.exhaustive) {

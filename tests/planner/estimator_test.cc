@@ -169,8 +169,8 @@ TEST(Estimator, NestedOfOneOrOfAllIsARingOrUlysses) {
   }
 }
 
-// What the search rules out all kinds of context parallelism by is the same of each, and a part of
-// what each takes.
+// What the search rules cuts out by, before it costs them, is a part of what they take; and that by
+// which it rules out all kinds of context parallelism is the same of each.
 TEST(Estimator, KindsOfContextParallelismShareTheRest) {
   const Cluster cluster = ClusterOf("dgx-h100", 4);
   const TrainingConfig training{.global_batch_size = 64, .seq_length = 8192};
@@ -184,16 +184,22 @@ TEST(Estimator, KindsOfContextParallelismShareTheRest) {
                        .expert = model.has_moe() ? 4 : 1,
                        .micro_batch_size = 2,
                        .seq_length = training.seq_length};
-      const ShapeCosts ring = estimator.CostShape(shape);
+      const LeastWork ring = estimator.LeastWorkOf(shape);
       for (const int ulysses : {1, 2, 4, 8}) {
         shape.context_kind = ContextParallelKind::kNested;
         shape.context_ulysses = ulysses;
-        const ShapeCosts nested = estimator.CostShape(shape);
+        const LeastWork nested = estimator.LeastWorkOf(shape);
         EXPECT_EQ(nested.shared_work, ring.shared_work);
         EXPECT_EQ(nested.shared_overlapped, ring.shared_overlapped);
         EXPECT_EQ(nested.least_layer, ring.least_layer);
         EXPECT_LT(nested.shared_work, nested.work);
-        EXPECT_LE(nested.shared_overlapped, nested.overlapped_work);
+        EXPECT_LE(nested.shared_overlapped, nested.overlapped);
+        // And that is a part of the whole, most of it where the layers are many.
+        const ShapeCosts whole = estimator.CostShape(shape);
+        EXPECT_LT(nested.work, whole.work);
+        EXPECT_GT(nested.work, 0.4 * whole.work) << name;
+        EXPECT_LE(nested.overlapped, whole.overlapped_work);
+        EXPECT_LE(nested.least_layer, whole.least_layer);
       }
     }
   }
