@@ -56,6 +56,7 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   line.Text("--html", "FILE", html, "write predicted against measured as a page for a browser");
   line.Flag("--json", json, "the answer as JSON");
   line.Example("validate --runs my_runs.json --html validation.html");
+  line.Example("validate --runs my_runs.json --calibration ours.json");
   line.Example("validate --executed run.json --calibration cpu.json");
   line.Example("validate --ops ../shared/data/ops");
   line.Example("validate --ops all_reduce.txt --ops gemm.csv --json");
@@ -69,7 +70,10 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
                  fmt::format("goes without {}: one kind at a time",
                              ops.given() && !executed.empty() ? "--executed" : "--runs"));
   }
-  if (!ops.given()) ops.Refuse(line, !executed.empty());
+  if (!ops.given()) ops.Refuse(line);
+  if (ops.calibration && (cross_validate || against_best)) {
+    line.Problem("--calibration", "goes without --cross-validate and --against-best");
+  }
   if (!runs && kinds > 0) {
     if (max_error && ops.given()) line.Problem("--max-error", "goes with --runs or --executed");
     if (html) line.Problem("--html", "goes with --runs");
@@ -106,7 +110,7 @@ int ValidateCommand(std::span<const std::string> args, Console& console) {
   for (const std::string& warning : published.warnings) {
     console.err << fmt::format("millwright: warning: {}\n", warning);
   }
-  const RunSet set(published.runs);
+  const RunSet set(published.runs, ops.calibration.value_or(""));
   if (against_best) {
     std::vector<ChosenLayout> layouts;
     {

@@ -15,13 +15,12 @@ void OpsFlags::AddTo(CommandLine& line) {
              "measured operations: tables as CSV, nccl-tests output as text; or a folder of both");
   line.Text("--calibration", "FILE", calibration,
             "curves to judge, as calibrate writes them, for the GPU they are of; with --executed "
-            "those to predict by");
+            "and --runs those to predict by");
   line.Flag("--left-out", left_out,
             "judge fits to four fifths of the shapes, five times, each by the shapes left out");
 }
 
-void OpsFlags::Refuse(CommandLine& line, bool executed) const {
-  if (calibration && !executed) line.Problem("--calibration", "goes with --ops or --executed");
+void OpsFlags::Refuse(CommandLine& line) const {
   if (left_out) line.Problem("--left-out", "goes with --ops");
 }
 

@@ -19,7 +19,7 @@ struct OpsFlags {
 
   void AddTo(CommandLine& line);
   // Of the others where --ops is not given.
-  void Refuse(CommandLine& line, bool executed) const;
+  void Refuse(CommandLine& line) const;
   bool given() const { return !paths.empty(); }
 };
 

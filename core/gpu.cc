@@ -268,7 +268,8 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
           "GPU family whose measured efficiencies it takes; generic: none measured, H100's "
           "fractions of the datasheet");
   io.Text("calibration_file", gpu.calibration_file,
-          "a file of calibrate, whose curves of GEMMs and collectives cost a step; empty: none");
+          "a file of calibrate, whose curves of GEMMs and collectives, and parameters fitted to "
+          "own runs, cost a step; empty: none");
   io.Bool("placeholder", gpu.placeholder,
           "the rates are of the right order only: those of a calibration file take their place");
   io.Text("source", gpu.source, "where the numbers come from");

@@ -22,6 +22,7 @@
 #include "core/gpu.h"
 #include "core/training.h"
 #include "cost_models/calibration.h"
+#include "cost_models/own_end_to_end.h"
 
 namespace millwright {
 
@@ -76,14 +77,21 @@ struct EndToEnd {
 
 const EndToEnd& ShippedEndToEnd();
 
-// The fields, with the most that a fit may give them: no share above one, nothing beyond what the
-// hardware can do.
+// The fields, with the most that a fit may give them (no share above one, nothing beyond what the
+// hardware can do), and the standard error of what is shipped, as a share: over groups of runs, by
+// a five-fold jackknife.
 struct EndToEndField {
   std::string_view name;
   double EndToEnd::*value;
   double most;
+  double error;
 };
 std::span<const EndToEndField> EndToEndFields();
+
+// The shipped ones with a user's own in their place.
+EndToEnd With(const OwnEndToEnd& own);
+// Those of the GPU's calibration file; the shipped ones where it has none.
+EndToEnd EndToEndFor(const GpuSpec& gpu);
 
 // `calibration` as this training on `gpus` of these GPUs meets it.
 Calibration Adjusted(const Calibration& calibration, const EndToEnd& end_to_end, const GpuSpec& gpu,

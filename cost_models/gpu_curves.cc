@@ -49,6 +49,9 @@ void Fields(ConfigIo& io, GpuCurves& c) {
                            [&](BandwidthCurve& one) { Fields(io, one); });
   io.Array<CollectiveCurve>("collective", c.collective, "one for each operation and library",
                             [&](CollectiveCurve& one) { Fields(io, one); });
+  bool own = c.end_to_end.runs > 0;
+  io.OptionalObject("end_to_end", own, "what whole steps of the user's say (calibrate --runs)",
+                    [&] { Fields(io, c.end_to_end); });
 }
 
 GpuCurves ParseCurves(const std::string& file, std::string_view text) {

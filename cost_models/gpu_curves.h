@@ -13,6 +13,7 @@
 #include "cost_models/bandwidth_curve.h"
 #include "cost_models/collective_curve.h"
 #include "cost_models/gemm_curve.h"
+#include "cost_models/own_end_to_end.h"
 
 namespace millwright {
 
@@ -33,6 +34,7 @@ struct GpuCurves {
   std::vector<AttentionCurve> attention;
   std::vector<BandwidthCurve> bandwidth;
   std::vector<CollectiveCurve> collective;
+  OwnEndToEnd end_to_end;  // of steps on these GPUs; no runs: the shipped ones
   bool operator==(const GpuCurves&) const = default;
 };
 void Fields(ConfigIo& io, GpuCurves& curves);

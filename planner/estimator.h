@@ -155,8 +155,11 @@ std::vector<StageContent> StagesOfPlan(const ModelConfig& model, const ParallelC
 
 class Estimator {
  public:
+  // By the end-to-end parameters of the GPU's calibration file, or the shipped ones.
+  Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster)
+      : Estimator(model, training, cluster, EndToEndFor(cluster.gpu())) {}
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
-            const EndToEnd& end_to_end = ShippedEndToEnd());
+            const EndToEnd& end_to_end);
   // By a calibration that whole steps add nothing to.
   Estimator(const ModelConfig& model, const TrainingConfig& training, const Cluster& cluster,
             const Calibration& calibration);

@@ -14,7 +14,10 @@ std::optional<std::string> OutsideMeasured(const Estimator& estimator, const Par
   const TrainingConfig& training = estimator.training();
   // Where the laws cost a step, the measurements that they stand for are the built-in curves'.
   const GpuSpec& gpu = estimator.cluster().gpu();
-  const GpuCurves* built_in = gpu.calibration_file.empty() ? BuiltInCurves(gpu) : nullptr;
+  const GemmCalibration& used = estimator.calibration().gemm;
+  const bool own =
+      used.bf16_curve != nullptr || used.fp8_curve != nullptr || used.nvfp4_curve != nullptr;
+  const GpuCurves* built_in = own ? nullptr : BuiltInCurves(gpu);
   const GemmCalibration g =
       (built_in != nullptr && gpu.measured() ? WithCurves(estimator.calibration(), *built_in)
                                              : estimator.calibration())

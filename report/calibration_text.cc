@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/mistakes.h"
+#include "cost_models/end_to_end.h"
 
 namespace millwright {
 namespace {
@@ -17,6 +18,41 @@ std::string Main(const Fitted& value, double scale, std::string_view unit) {
 }
 
 }  // namespace
+
+std::string OwnEndToEndText(const GpuCurves& curves, const std::vector<std::string>& left_out,
+                            const std::string& file, const Style& style) {
+  const OwnEndToEnd& own = curves.end_to_end;
+  std::string text =
+      Bold(fmt::format("{}, written to {}", curves.gpu, Printable(file, kMostNameShown)), style) +
+      "\n" +
+      Wrapped(
+          fmt::format(
+              "{}: median error {} by the shipped parameters, {} by these{}.",
+              Counted(own.runs, "run"), Percent(own.shipped_median_ape), Percent(own.median_ape),
+              own.cv_median_ape > 0
+                  ? fmt::format(", {} of runs left out of a fit", Percent(own.cv_median_ape))
+                  : std::string("; too few to leave any out of a fit")),
+          style.width, 0) +
+      "\n";
+  if (own.parameters.empty()) {
+    text += "No parameter is better otherwise.\n";
+  } else {
+    TextTable table;
+    table.Column("parameter", Align::kLeft);
+    for (const char* title : {"shipped", "here", "+-"}) table.Column(title);
+    for (const OwnEndToEnd::Parameter& p : own.parameters) {
+      for (const EndToEndField& field : EndToEndFields()) {
+        if (field.name != p.name) continue;
+        table.Row({p.name, fmt::format("{:.4g}", ShippedEndToEnd().*field.value),
+                   fmt::format("{:.4g}", p.value.value), Percent(p.value.error / p.value.value)});
+      }
+    }
+    text += table.Text(style);
+  }
+  if (!left_out.empty()) text += "\nLeft out\n";
+  for (const std::string& line : left_out) text += Wrapped("  " + line, style.width, 4) + "\n";
+  return text;
+}
 
 std::string CalibrationText(const GpuCurves& curves, const MeasurementSet& set,
                             const std::string& file, const Style& style) {

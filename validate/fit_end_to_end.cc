@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 
 namespace millwright {
@@ -16,10 +17,9 @@ double Loss(double log_error) {
   return e < kKnee ? e : kKnee + kBeyond * (e - kKnee);
 }
 
-double Pull(double value, double start) {
-  constexpr double kStrength = 4e-4;  // a factor of e from the start costs 0.04% of error a run
+double Pull(double strength, double value, double start) {
   const double log = std::log(value / start);
-  return kStrength * log * log;
+  return strength * log * log;
 }
 
 double LogError(const RunSet& runs, std::size_t i, const EndToEnd& parameters) {
@@ -28,8 +28,9 @@ double LogError(const RunSet& runs, std::size_t i, const EndToEnd& parameters) {
 
 class PatternSearch {
  public:
-  PatternSearch(const RunSet& runs, std::vector<std::size_t> indices, const EndToEnd& start)
-      : runs_(runs), indices_(std::move(indices)), start_(start), best_(start) {
+  PatternSearch(const RunSet& runs, std::vector<std::size_t> indices, const EndToEnd& start,
+                const Pulls& pulls)
+      : runs_(runs), indices_(std::move(indices)), pulls_(pulls), start_(start), best_(start) {
     for (std::size_t i : indices_) losses_.push_back(Loss(LogError(runs_, i, best_)));
   }
 
@@ -46,6 +47,7 @@ class PatternSearch {
       Moved moved{.field = &field, .positions = Moves(field)};
       if (!moved.positions.empty()) fields.push_back(std::move(moved));
     }
+    bool gained = false;  // until then steps may only be too long
     for (int pass = 0; pass < kMostPasses; ++pass) {
       double gain = 0;
       for (Moved& m : fields) {
@@ -55,7 +57,8 @@ class PatternSearch {
         gain += better;
         m.step *= better > 0 ? 1.3 : 0.5;
       }
-      if (gain < kLeastGain) break;
+      if (gained && gain < kLeastGain) break;
+      gained = gained || gain >= kLeastGain;
     }
     return best_;
   }
@@ -77,8 +80,9 @@ class PatternSearch {
     double& value = other.*field.value;
     value = std::min(value * std::exp(step), field.most);
     std::vector<double> losses;
-    double change =
-        Pull(value, start_.*field.value) - Pull(best_.*field.value, start_.*field.value);
+    const double strength = pulls_[std::size_t(&field - EndToEndFields().data())];
+    double change = Pull(strength, value, start_.*field.value) -
+                    Pull(strength, best_.*field.value, start_.*field.value);
     for (std::size_t k : positions) {
       losses.push_back(Loss(LogError(runs_, indices_[k], other)));
       change += (losses.back() - losses_[k]) / double(indices_.size());
@@ -91,6 +95,7 @@ class PatternSearch {
 
   const RunSet& runs_;
   std::vector<std::size_t> indices_;
+  Pulls pulls_;
   EndToEnd start_, best_;
   std::vector<double> losses_;
 };
@@ -123,13 +128,68 @@ std::uint64_t Hash(const std::string& text) {
 
 }  // namespace
 
+Pulls WeakPulls() {
+  constexpr double kWeak = 4e-4;  // a factor of e from the start costs 0.04% of error a run
+  return Pulls(EndToEndFields().size(), kWeak);
+}
+
 EndToEnd FitEndToEnd(const RunSet& runs, const std::vector<std::size_t>& indices,
-                     const EndToEnd& start) {
+                     const EndToEnd& start, const Pulls& pulls) {
   std::vector<std::size_t> timed;
   for (std::size_t i : indices) {
     if (runs.run(i).step) timed.push_back(i);
   }
-  return timed.empty() ? start : PatternSearch(runs, std::move(timed), start).Run();
+  return timed.empty() ? start : PatternSearch(runs, std::move(timed), start, pulls).Run();
+}
+
+OwnEndToEnd FitOwn(const RunSet& runs, const std::vector<std::size_t>& indices) {
+  constexpr double kScatter = 0.06, kKnown = 0.05, kMoved = 0.005;
+  constexpr std::size_t kMostFolds = 10;
+  const std::size_t n = indices.size();
+  const auto fields = EndToEndFields();
+  const auto known_to = [&](const EndToEndField& field) { return std::max(kKnown, field.error); };
+  const auto fit = [&](const std::vector<std::size_t>& seen) {
+    Pulls pulls;
+    for (const EndToEndField& field : fields) {
+      const double error = known_to(field);
+      pulls.push_back(kScatter / (2 * error * error * double(seen.size())));
+    }
+    return FitEndToEnd(runs, seen, ShippedEndToEnd(), pulls);
+  };
+  const auto errors = [&](std::span<const std::size_t> of, const EndToEnd& by) {
+    std::vector<double> all;
+    for (std::size_t i : of) all.push_back(runs.Step(i, by) / *runs.run(i).step - 1);
+    return all;
+  };
+  const EndToEnd fitted = fit(indices);
+  OwnEndToEnd own{.runs = int(n),
+                  .shipped_median_ape = Summarise(errors(indices, ShippedEndToEnd())).median_ape,
+                  .median_ape = Summarise(errors(indices, fitted)).median_ape,
+                  .parameters = {}};
+  const std::size_t folds = n < 3 ? 0 : std::min(n, kMostFolds);
+  std::vector<double> unseen;
+  std::vector<EndToEnd> fits;
+  for (std::size_t fold = 0; fold < folds; ++fold) {
+    std::vector<std::size_t> in, out;
+    for (std::size_t i = 0; i < n; ++i) (i % folds == fold ? out : in).push_back(indices[i]);
+    fits.push_back(fit(in));
+    const std::vector<double> left = errors(out, fits.back());
+    unseen.insert(unseen.end(), left.begin(), left.end());
+  }
+  if (folds > 0) own.cv_median_ape = Summarise(unseen).median_ape;
+  for (const EndToEndField& field : fields) {
+    const double value = fitted.*field.value;
+    if (std::abs(std::log(value / (ShippedEndToEnd().*field.value))) < kMoved) continue;
+    double squares = 0;  // of fits that left runs out, from that to all
+    for (const EndToEnd& other : fits) {
+      const double d = std::log(other.*field.value / value);
+      squares += d * d;
+    }
+    const double error =
+        folds > 0 ? std::sqrt((double(folds) - 1) / double(folds) * squares) : known_to(field);
+    own.parameters.push_back({std::string(field.name), {.value = value, .error = error * value}});
+  }
+  return own;
 }
 
 CrossValidation CrossValidate(const RunSet& runs, int folds) {

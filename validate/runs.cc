@@ -253,7 +253,11 @@ void Summarise(RunsReport& report) {
   Cover(report);
 }
 
-RunSet::RunSet(const std::vector<PublishedRun>& runs) {
+RunSet::RunSet(const std::vector<PublishedRun>& runs, const std::string& calibration_file) {
+  std::string measured;  // GPU
+  if (!calibration_file.empty()) {
+    measured = ParseCurves(calibration_file, ReadTextFile(calibration_file)).gpu;
+  }
   // Clusters repeat from row to row, and building one takes longer than an estimate on it.
   std::vector<std::pair<ClusterConfig, const Cluster*>> built;
   for (const PublishedRun& run : runs) {
@@ -263,6 +267,9 @@ RunSet::RunSet(const std::vector<PublishedRun>& runs) {
       continue;
     }
     RunJob& good = std::get<RunJob>(job);
+    GpuSpec& gpu = good.job.cluster.gpu;
+    const GpuSpec* const of = measured.empty() ? nullptr : GpuNamed(measured);
+    if (of != nullptr && of->name == gpu.name) gpu.calibration_file = calibration_file;
     auto known = std::ranges::find(built, good.job.cluster, [](const auto& b) { return b.first; });
     if (known == built.end()) {
       clusters_.push_back(std::make_unique<Cluster>(good.job.cluster));
@@ -293,14 +300,27 @@ RunResult RunSet::Predict(std::size_t i, const EndToEnd& end_to_end) const {
   return result;
 }
 
-RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end) {
+namespace {
+
+template <class EndToEndOf>
+RunsReport Compare(const RunSet& runs, const EndToEndOf& end_to_end) {
   RunsReport report;
   report.unsupported = runs.unsupported();
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    report.results.push_back(runs.Predict(i, end_to_end));
+    report.results.push_back(runs.Predict(i, end_to_end(i)));
   }
   Summarise(report);
   return report;
+}
+
+}  // namespace
+
+RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end) {
+  return Compare(runs, [&](std::size_t) { return end_to_end; });
+}
+
+RunsReport CompareWithRuns(const RunSet& runs) {
+  return Compare(runs, [&](std::size_t i) { return EndToEndFor(runs.job(i).job.cluster.gpu); });
 }
 
 }  // namespace millwright

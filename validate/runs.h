@@ -103,7 +103,8 @@ struct RunsReport {
 // other parameters costs tens of microseconds a run.
 class RunSet {
  public:
-  explicit RunSet(const std::vector<PublishedRun>& runs);
+  // With the curves of a calibration file for the runs on the GPU that it is of.
+  explicit RunSet(const std::vector<PublishedRun>& runs, const std::string& calibration_file = {});
   std::size_t size() const { return runs_.size(); }
   const PublishedRun& run(std::size_t i) const { return runs_[i].run; }
   const RunJob& job(std::size_t i) const { return runs_[i].job; }
@@ -122,7 +123,9 @@ class RunSet {
   std::vector<std::unique_ptr<Cluster>> clusters_;
 };
 
-RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end = ShippedEndToEnd());
+RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end);
+// By the calibration file that the runs have, or what is shipped.
+RunsReport CompareWithRuns(const RunSet& runs);
 // The statistics of results already there.
 void Summarise(RunsReport& report);
 

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "cost_models/calibration.h"
+#include "cost_models/end_to_end.h"
 
 namespace millwright {
 namespace {
@@ -203,22 +204,22 @@ Calibration Generic() {
 const Calibration kGeneric = Generic();
 
 // Kept: a calibration is asked for by reference, and often.
-const Calibration& FromFile(const std::string& file, const Calibration& family) {
-  struct Loaded {
-    GpuCurves curves;
-    Calibration calibration;
-  };
+struct Loaded {
+  GpuCurves curves;
+  Calibration calibration;
+};
+const Loaded& FromFile(const std::string& file, const Calibration& family) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::string_view>, Loaded> files;
   const std::lock_guard lock(mutex);
   const auto key = std::pair(file, family.name);
   const auto found = files.find(key);
-  if (found != files.end()) return found->second.calibration;
+  if (found != files.end()) return found->second;
   GpuCurves curves = ParseCurves(file, ReadTextFile(file));
   Loaded& loaded = files[key];
   loaded.curves = std::move(curves);
   loaded.calibration = WithCurves(family, loaded.curves);
-  return loaded.calibration;
+  return loaded;
 }
 
 const Calibration& OfFamily(std::string_view name) {
@@ -232,8 +233,10 @@ const Calibration& OfFamily(std::string_view name) {
 
 Calibration WithCurves(const Calibration& calibration, const GpuCurves& curves) {
   Calibration c = calibration;
-  c.gemm.grouped_factor *= c.gemm.curve_grouped;
-  c.gemm.grouped_factor_low *= c.gemm.curve_grouped_low;
+  if (!curves.gemm.empty()) {
+    c.gemm.grouped_factor *= c.gemm.curve_grouped;
+    c.gemm.grouped_factor_low *= c.gemm.curve_grouped_low;
+  }
   c.gemm.bf16_curve = FindGemm(curves, "bfloat16", "burst");
   c.gemm.fp8_curve = FindGemm(curves, "fp8", "burst");
   c.gemm.nvfp4_curve = FindGemm(curves, "nvfp4", "burst");
@@ -269,7 +272,12 @@ Calibration AsExecuted(const ExecutedCurves& curves) {
 
 const Calibration& CalibrationFor(const GpuSpec& gpu) {
   const Calibration& family = OfFamily(gpu.calibration);
-  return gpu.calibration_file.empty() ? family : FromFile(gpu.calibration_file, family);
+  return gpu.calibration_file.empty() ? family : FromFile(gpu.calibration_file, family).calibration;
+}
+
+EndToEnd EndToEndFor(const GpuSpec& gpu) {
+  if (gpu.calibration_file.empty()) return ShippedEndToEnd();
+  return With(FromFile(gpu.calibration_file, OfFamily(gpu.calibration)).curves.end_to_end);
 }
 
 }  // namespace millwright

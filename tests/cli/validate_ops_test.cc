@@ -56,7 +56,7 @@ TEST_F(ValidateOps, ACalibrationFitsWhatItWasMadeFrom) {
 
 TEST_F(ValidateOps, MistakesAreExitCode2) {
   EXPECT_EQ(RunCommand("calibrate").err,
-            "millwright: --ops: expected a folder or files of measurements\n"
+            "millwright: --ops: expected a folder or files of measurements, or --runs\n"
             "millwright: --gpu: expected the GPU whose rows to fit\n"
             "millwright: --out: expected a file to write\n");
   EXPECT_EQ(RunCommand("validate").err,

@@ -2,8 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/config_io.h"
 #include "report/page.h"
 #include "tests/cli/run_command.h"
 #include "tests/in_folder.h"
@@ -85,6 +89,84 @@ TEST_F(ValidateFile, PageNamesEveryRunAndHoldsNoMarkupOfTheirs) {
   EXPECT_THAT(page, HasSubstr("\"id\":\"ours-2\""));
   EXPECT_THAT(page, testing::Not(HasSubstr("</script><b>")));
   EXPECT_THAT(page, HasSubstr("\\u003c/script>\\u003cb>"));
+}
+
+// A user's own runs, a tenth slower than published: calibrated to, they are predicted, and so is
+// what comes after; other GPUs stay as they are.
+TEST(CalibrateToRuns, ItsFileIsWhatEverythingElseGoesBy) {
+  const std::string folder = testing::TempDir();
+  auto runs = nlohmann::json::parse(ReadTextFile(kRuns));
+  nlohmann::json slower = nlohmann::json::array();
+  for (auto& run : runs) {
+    if (run["id"] != "foundry-000" && run["id"] != "megatron-00") continue;
+    for (int i = 0; i < 4; ++i) {
+      run["id"] = "ours-" + std::to_string(slower.size());
+      slower.push_back(run);
+      slower.back()["measured"]["step_s"] = 1.2 * run["measured"]["step_s"].get<double>();
+    }
+  }
+  ASSERT_EQ(slower.size(), 8U);
+  const std::string file = folder + "own_runs.json", out = folder + "own_calibration.json";
+  WriteTextFile(file, slower.dump());
+  const Outcome made = RunCommand({"calibrate", "--runs", file, "--gpu", "H100", "--out", out});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("clock_h100"));
+  EXPECT_THAT(made.out, HasSubstr("4 runs: on A100-80GB"));
+  const auto error = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"validate", "--runs", file, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    std::map<std::string, double> errors;
+    const auto json = nlohmann::json::parse(RunCommand(words).out);
+    for (const auto& row : json.at("rows")) {
+      errors[row.at("gpu")] = std::abs(row.at("error").get<double>());
+    }
+    return errors;
+  };
+  auto before = error({}), after = error({"--calibration", out});
+  ASSERT_EQ(before.size(), 2U);
+  EXPECT_LT(after["H100-80GB"], 0.5 * before["H100-80GB"]);
+  EXPECT_EQ(after["A100-80GB"], before["A100-80GB"]);
+
+  const auto step = [](const std::string& more) {
+    return nlohmann::json::parse(
+               RunCommand("estimate --model llama-3.1-8b --cluster dgx-h100 --nodes 1 "
+                          "--global-batch 16 --seq 4096 --tp 2 --json" +
+                          more)
+                   .out)["step_time_s"]
+        .get<double>();
+  };
+  EXPECT_GT(step(" --calibration " + out), 1.03 * step(""));
+  // The same bytes again, and as --json says.
+  const std::string first = ReadTextFile(out);
+  EXPECT_EQ(RunCommand({"calibrate", "--runs", file, "--gpu", "H100", "--out", out, "--json"}).out,
+            first);
+  EXPECT_EQ(ReadTextFile(out), first);
+}
+
+TEST(CalibrateToRuns, Mistakes) {
+  const std::string out = testing::TempDir() + "never.json";
+  const auto said = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"calibrate", "--runs", kRuns, "--out", out};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = RunCommand(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_FALSE(std::filesystem::exists(out));
+    return outcome.err;
+  };
+  EXPECT_THAT(said({"--gpu", "B300"}), HasSubstr("has no run on B300"));
+  EXPECT_THAT(said({"--gpu", "H100", "--ops", kRuns}), HasSubstr("goes without --ops"));
+  const std::string file = testing::TempDir() + "own_wrong.json";
+  WriteTextFile(file,
+                R"({"gpu": "H100-SXM", "end_to_end": {"runs": 3, "parameters": [
+                  {"name": "clock_h100", "value": 0.9}, {"name": "luck", "value": 1},
+                  {"name": "dp_exposed", "value": 2}]}})");
+  const Outcome wrong = RunCommand(
+      "estimate --model llama-3.1-8b --cluster dgx-h100 --nodes 1 --global-batch 16 --seq 4096 "
+      "--calibration " +
+      file);
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("/end_to_end/parameters/1/name: is no end-to-end parameter"));
+  EXPECT_THAT(wrong.err, HasSubstr("/end_to_end/parameters/2/value: dp_exposed is from 0.0041"));
 }
 
 }  // namespace
