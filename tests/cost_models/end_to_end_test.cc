@@ -87,6 +87,11 @@ TEST(Interval, ClassesAndWhatCanBeToldApart) {
   EXPECT_EQ(ClassOf(moe, {}, h100), RunClass::kMoe);
   EXPECT_EQ(ClassOf(moe, {}, gb200), RunClass::kMoeBlackwell);
   EXPECT_EQ(ClassOf(moe, {.framework = Framework::kFsdp}, gb200), RunClass::kFsdp);
+  EXPECT_EQ(ClassOf(dense, {.seq_length = 32768}, h100), RunClass::kLong);
+  EXPECT_EQ(ClassOf(dense, {.seq_length = 131072, .framework = Framework::kFsdp}, h100),
+            RunClass::kLong);
+  EXPECT_EQ(ClassOf(dense, {.seq_length = 16384}, h100), RunClass::kDense);
+  EXPECT_EQ(ClassOf(moe, {.seq_length = 131072}, h100), RunClass::kMoe);
   EXPECT_EQ(ClassOf(dense, {}, FindGpu("L40S")), RunClass::kNotMeasured);
   for (int i = 0; i < kRunClasses; ++i) {
     const auto c = static_cast<RunClass>(i);
