@@ -139,11 +139,7 @@ std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
 }
 
 Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
-  std::vector<RankedPlan> plans = result.plans;
-  for (const RankedPlan& without : result.without_by_rank) {
-    const auto same = [&](const RankedPlan& plan) { return plan.plan == without.plan; };
-    if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(without);
-  }
+  const std::vector<RankedPlan> plans = simulate_ ? ToSimulate(result) : result.plans;
   Contenders ranked =
       RankContenders(job_.model, job_.training, cluster_, plans,
                      {.simulate = simulate_ && options_.part.index == 0,
@@ -152,15 +148,7 @@ Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
                       .threads = options_.threads,
                       .deadline = simulate_until_,
                       .progress = [this](double share) { Show("simulating", share); }});
-  if (!result.without_by_rank.empty()) {
-    // Of each layout with and without, the better one.
-    std::set<LayoutKey> seen;
-    std::erase_if(ranked.plans, [&](const Contender& contender) {
-      LayoutKey layout = KeyOf(contender.estimate.plan, job_.training);
-      layout.back() = 0;
-      return !seen.insert(layout).second;
-    });
-  }
+  KeepBestOfLayouts(ranked, job_.training);
   if (ranked.plans.size() > most) ranked.plans.resize(most);
   return ranked;
 }

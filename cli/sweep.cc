@@ -158,7 +158,8 @@ class Sweep {
     if (simulate) options.top = kLeastContenders;
     const SearchResult result = Search(job.model, job.training, cluster, options);
     if (!result.plans.empty()) {
-      row.plan = RankContenders(job.model, job.training, cluster, result.plans,
+      row.plan = RankContenders(job.model, job.training, cluster,
+                                simulate ? ToSimulate(result) : result.plans,
                                 {.simulate = simulate,
                                  .memory_limit = result.memory_limit,
                                  .threads = options.threads})

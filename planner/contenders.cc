@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "planner/parallel_work.h"
 
@@ -13,8 +14,9 @@ namespace {
 
 std::optional<SimulatedCost> SimulatedCostOf(const Estimator& estimator, const Estimate& estimate,
                                              double most_tasks) {
-  const StepSpec spec =
-      StepSpecOf(estimator, estimate.plan, ScheduleOf(estimate.plan, estimate.micro_batches));
+  const ScheduleChoice choice = ScheduleOf(estimate.plan, estimate.micro_batches);
+  if (!Unmet(choice).empty()) return {};  // more passes than an order may have
+  const StepSpec spec = StepSpecOf(estimator, estimate.plan, choice);
   if (TaskCount(spec, StepDetail::kMerged) > most_tasks) return {};
   return CostOfStep(estimator, estimate, spec);
 }
@@ -75,6 +77,26 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
     result.none_fits_simulated = true;
   }
   return result;
+}
+
+std::vector<RankedPlan> ToSimulate(const SearchResult& result) {
+  std::vector<RankedPlan> plans = result.plans;
+  for (const auto* more : {&result.without_by_rank, &result.others}) {
+    for (const RankedPlan& plan : *more) {
+      const auto same = [&](const RankedPlan& other) { return plan.plan == other.plan; };
+      if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(plan);
+    }
+  }
+  return plans;
+}
+
+void KeepBestOfLayouts(Contenders& contenders, const TrainingConfig& training) {
+  std::set<LayoutKey> seen;
+  std::erase_if(contenders.plans, [&](const Contender& contender) {
+    LayoutKey layout = KeyOf(contender.estimate.plan, training);
+    layout.back() = 0;
+    return !seen.insert(layout).second;
+  });
 }
 
 }  // namespace millwright

@@ -58,7 +58,13 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
                           const Cluster& cluster, const std::vector<RankedPlan>& plans,
                           const ContenderOptions& options);
 
-// So many are simulated, or as many as are to be listed.
+// All that a search found worth simulating: the best of each layout, and what may turn out faster
+// than these.
+std::vector<RankedPlan> ToSimulate(const SearchResult& result);
+// Of each layout the best.
+void KeepBestOfLayouts(Contenders& contenders, const TrainingConfig& training);
+
+// So many layouts are simulated, or as many as are to be listed, and as many plans besides.
 inline constexpr int kLeastContenders = 32;
 
 }  // namespace millwright

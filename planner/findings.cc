@@ -10,10 +10,11 @@ namespace {
 
 auto Degrees(const ParallelConfig& p) {
   return std::tuple(p.schedule != ScheduleKind::k1F1B, p.schedule, p.recompute.granularity,
-                    p.recompute.full_layers, p.recompute.offload_layers, p.recompute.modules,
-                    p.zero, p.zero_shard, p.tensor, p.sequence_parallel, p.context, p.context_kind,
-                    p.pipeline, p.virtual_stages, p.expert, p.expert_tensor, p.micro_batch_size,
-                    p.stage_layers, p.order, p.context_ulysses, p.rank_recompute);
+                    p.recompute.full_layers, p.recompute.offload_layers, p.recompute.modules.size(),
+                    p.recompute.modules, p.zero, p.zero_shard, p.tensor, p.sequence_parallel,
+                    p.context, p.context_kind, p.pipeline, p.virtual_stages, p.expert,
+                    p.expert_tensor, p.micro_batch_size, p.stage_layers, p.order, p.context_ulysses,
+                    p.rank_recompute);
 }
 
 }  // namespace
@@ -103,6 +104,38 @@ LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training) {
           plan.expert, plan.expert_tensor, RunsIn(training.framework, plan) ? 1 : 0};
 }
 
+void Leaders::Add(const RankedPlan& plan, const TrainingConfig& training) {
+  if (!Admits(plan.step)) return;
+  Key key{};
+  const LayoutKey layout = KeyOf(plan.plan, training);
+  std::copy(layout.begin(), layout.end(), key.begin());
+  key[layout.size()] = static_cast<int>(plan.plan.schedule);
+  key[layout.size() + 1] = plan.plan.micro_batch_size;
+  Add(key, plan);
+}
+
+void Leaders::Add(const Key& key, const RankedPlan& plan) {
+  const auto [slot, inserted] = plans_.try_emplace(key, plan);
+  if (!inserted && Before(plan, slot->second)) slot->second = plan;
+  if (plans_.size() < 2 * kMost) return;
+  // One that is dropped comes back if a faster plan of its key is found, so that none is missed.
+  const RankedPlan last = Sorted().back();
+  std::erase_if(plans_, [&](const auto& other) { return Before(last, other.second); });
+  limit_ = last.step;
+}
+
+void Leaders::Merge(const Leaders& other) {
+  for (const auto& [key, plan] : other.plans_) Add(key, plan);
+}
+
+std::vector<RankedPlan> Leaders::Sorted() const {
+  std::vector<RankedPlan> sorted;
+  for (const auto& [key, plan] : plans_) sorted.push_back(plan);
+  std::sort(sorted.begin(), sorted.end(), Before);
+  if (sorted.size() > kMost) sorted.resize(kMost);
+  return sorted;
+}
+
 OutOfMemory& Findings::RejectForMemory(MemoryItem largest, std::int64_t plans) {
   rejected[static_cast<int>(RejectionReason::kOutOfMemory)] += plans;
   OutOfMemory& of_item = out_of_memory[static_cast<int>(largest)];
@@ -127,7 +160,8 @@ void Merge(Findings& into, const Findings& from) {
     }
   };
   keep(into.objective, into.best, from.best);
-  keep(into.objective, into.near, from.near);
+  into.leaders.Merge(from.leaders);
+  into.near.Merge(from.near);
   keep(into.objective, into.by_rank, from.by_rank);
   keep(Objective::kMemory, into.least, from.least);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);

@@ -80,10 +80,31 @@ class ParetoFront {
 using LayoutKey = std::array<int, 7>;
 LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
 
+// The fastest plan of each layout, schedule and micro-batch, of those that are fastest: exact, and
+// as large for any space.  Plans that come to their own when their layers are divided anew or when
+// they are simulated need not be the fastest of their layout before.
+class Leaders {
+ public:
+  static constexpr std::size_t kMost = 128;
+  using Key = std::array<int, 9>;
+  // Whether a plan that takes this long may be one.
+  bool Admits(Seconds step) const { return step <= limit_; }
+  void Add(const RankedPlan& plan, const TrainingConfig& training);
+  void Merge(const Leaders& other);
+  std::vector<RankedPlan> Sorted() const;  // fastest first, kMost at most
+
+ private:
+  void Add(const Key& key, const RankedPlan& plan);
+
+  std::map<Key, RankedPlan> plans_;
+  Seconds limit_{std::numeric_limits<double>::infinity()};
+};
+
 struct Findings {
   Objective objective = Objective::kThroughput;
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
-  std::map<LayoutKey, std::optional<RankedPlan>> near;  //   and the best that nearly does
+  Leaders leaders;                                      // of all that fit,
+  Leaders near;                                         //   and of those that nearly do
   // And the fastest where each stage has the fastest choice of recomputation with which it fits:
   // the plan without one, and its step with them.
   std::map<LayoutKey, std::optional<RankedPlan>> by_rank;

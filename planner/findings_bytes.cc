@@ -97,15 +97,18 @@ void MaybeFields(Io& io, Optional& plan) {
 
 std::string BytesOf(const Findings& findings) {
   Writer io;
-  for (const auto* plans : {&findings.best, &findings.near, &findings.by_rank, &findings.least}) {
+  for (const auto* plans : {&findings.best, &findings.by_rank, &findings.least}) {
     io(plans->size());
     for (const auto& [key, plan] : *plans) {
       io(key);
       MaybeFields(io, plan);
     }
   }
-  io(findings.pareto.plans().size());
-  for (const RankedPlan& plan : findings.pareto.plans()) Fields(io, plan);
+  for (const std::vector<RankedPlan>& plans :
+       {findings.leaders.Sorted(), findings.near.Sorted(), findings.pareto.plans()}) {
+    io(plans.size());
+    for (const RankedPlan& plan : plans) Fields(io, plan);
+  }
   io(findings.searched);
   io(findings.ruled_out);
   io(findings.rejected);
@@ -116,11 +119,11 @@ std::string BytesOf(const Findings& findings) {
   return std::move(io.bytes());
 }
 
-Findings FindingsOf(std::string_view bytes) {
+Findings FindingsOf(std::string_view bytes, const TrainingConfig& training) {
   Reader io(bytes);
   Findings findings;
   std::size_t count = 0;
-  for (auto* plans : {&findings.best, &findings.near, &findings.by_rank, &findings.least}) {
+  for (auto* plans : {&findings.best, &findings.by_rank, &findings.least}) {
     io(count);
     for (std::size_t i = 0; i < count; ++i) {
       LayoutKey key{};
@@ -128,12 +131,17 @@ Findings FindingsOf(std::string_view bytes) {
       MaybeFields(io, (*plans)[key]);
     }
   }
-  io(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    RankedPlan plan{};
-    Fields(io, plan);
-    findings.pareto.Add(plan);
-  }
+  const auto each = [&](const auto& add) {
+    io(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      RankedPlan plan{};
+      Fields(io, plan);
+      add(plan);
+    }
+  };
+  each([&](const RankedPlan& plan) { findings.leaders.Add(plan, training); });
+  each([&](const RankedPlan& plan) { findings.near.Add(plan, training); });
+  each([&](const RankedPlan& plan) { findings.pareto.Add(plan); });
   io(findings.searched);
   io(findings.ruled_out);
   io(findings.rejected);

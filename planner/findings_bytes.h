@@ -12,6 +12,6 @@ namespace millwright {
 
 std::string BytesOf(const Findings& findings);
 // CHECKs that `bytes` are those of BytesOf.
-Findings FindingsOf(std::string_view bytes);
+Findings FindingsOf(std::string_view bytes, const TrainingConfig& training);
 
 }  // namespace millwright

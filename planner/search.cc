@@ -84,7 +84,7 @@ struct Visited {
 };
 
 // The findings of all parts, on each of them.
-Visited Together(Visited own, const SearchPart& part) {
+Visited Together(Visited own, const SearchPart& part, const TrainingConfig& training) {
   if (part.count == 1) return own;
   constexpr std::size_t kWidth = sizeof own.least_open;
   std::string text(kWidth, '\0');
@@ -96,7 +96,7 @@ Visited Together(Visited own, const SearchPart& part) {
     Seconds open;
     std::memcpy(&open, other.data(), kWidth);
     all.least_open = std::min(all.least_open, open);
-    Merge(all.findings, FindingsOf(std::string_view(other).substr(kWidth)));
+    Merge(all.findings, FindingsOf(std::string_view(other).substr(kWidth), training));
   }
   return all;
 }
@@ -205,6 +205,7 @@ void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& sp
     const RankedPlan plan{estimate->plan, estimate->step, estimate->peak};
     std::optional<RankedPlan>& best = all.best[KeyOf(plan.plan, space.training)];
     if (!best || Before(plan, *best)) best = plan;
+    all.leaders.Add(plan, space.training);
     all.pareto.Add(plan);
   }
 }
@@ -267,6 +268,9 @@ void ChooseByRank(const Space& space, const Estimators& estimators, const Search
   Take(by_rank, space, all);
 }
 
+// So many that nearly fit are tried whatever is listed.
+constexpr int kLeastNear = 64;
+
 // Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
 // that nearly fit, with their own recomputation or what makes them fit; where fewer layouts fit,
 // of what comes nearest in the others too; and chooses recomputation for each of their ranks, where
@@ -278,13 +282,24 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   const bool enough = int(candidates.size()) == top;
   const Seconds limit =
       enough ? candidates.back().step : std::max(space.table_limit.step, space.front_limit);
-  std::vector<RankedPlan> near;
-  for (const auto& [key, plan] : all.near) {
-    const std::optional<RankedPlan>& fits = all.best[key];
-    if (plan && plan->step <= limit && (!fits || plan->step < fits->step)) near.push_back(*plan);
+  // And as many that are not the best of their layout as they are.
+  const auto listed = [&](const RankedPlan& plan) {
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [&](const RankedPlan& other) { return other.plan == plan.plan; });
+  };
+  std::vector<RankedPlan> others;
+  for (const RankedPlan& plan : all.leaders.Sorted()) {
+    if (int(others.size()) < top && plan.step <= limit && plan.plan.pipeline > 1 && !listed(plan)) {
+      others.push_back(plan);
+    }
   }
-  std::sort(near.begin(), near.end(), Before);
-  if (int(near.size()) > top) near.resize(std::size_t(top));
+  std::vector<RankedPlan> near;
+  for (const RankedPlan& plan : all.near.Sorted()) {
+    const std::optional<RankedPlan>& fits = all.best[KeyOf(plan.plan, space.training)];
+    if (plan.step <= limit && (!fits || plan.step < fits->step)) near.push_back(plan);
+  }
+  const int most = std::max(2 * top, kLeastNear);
+  if (int(near.size()) > most) near.resize(std::size_t(most));
   // Where layouts are few, of each in which nothing fits as it is what comes nearest.
   std::vector<RankedPlan> least;
   for (const auto& [key, plan] : all.least) {
@@ -292,6 +307,7 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   }
   std::sort(least.begin(), least.end(), Smaller);
   if (int(least.size()) > top) least.resize(std::size_t(top));
+  candidates.insert(candidates.end(), others.begin(), others.end());
   const std::size_t fit = candidates.size(), fit_or_near = fit + near.size();
   candidates.insert(candidates.end(), near.begin(), near.end());
   candidates.insert(candidates.end(), least.begin(), least.end());
@@ -396,7 +412,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   Visited own =
       Visit(space, order, ideal, estimators, options.part, {until(for_visits), options.progress});
   if (options.deadline) Merge(own.findings, PlansOf(coarse));
-  const Visited visited = Together(std::move(own), options.part);
+  const Visited visited = Together(std::move(own), options.part, training);
   Merge(all, visited.findings);
 
   // Of the candidates, whose layers are as even as can be.
@@ -425,6 +441,15 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   }
   result.plans = BestOfLayouts(all, options.top, false);
   result.in_framework = BestOfLayouts(all, options.top, true);
+  if (options.objective != Objective::kMemory) {
+    for (const RankedPlan& plan : all.leaders.Sorted()) {
+      const auto same = [&](const RankedPlan& other) { return other.plan == plan.plan; };
+      if (int(result.others.size()) < options.top &&
+          std::none_of(result.plans.begin(), result.plans.end(), same)) {
+        result.others.push_back(plan);
+      }
+    }
+  }
   if (result.plans.empty()) {
     result.nearest_miss = all.NearestMiss();
     return result;

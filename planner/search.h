@@ -95,7 +95,11 @@ struct SearchResult {
   // The same as they are without recomputation by rank, where that was asked for: of schedules
   // whose estimate is not exact either may turn out faster.
   std::vector<RankedPlan> without_by_rank;
-  // The same of those that the question's framework runs.
+  // Plans of the same layouts or others, with other schedules or micro-batches, that are next to as
+  // fast as the last of `plans`, fastest first: where the estimate is not exact, simulation may
+  // prefer them.
+  std::vector<RankedPlan> others;
+  // As `plans`, of those that the question's framework runs.
   std::vector<RankedPlan> in_framework;
   // No plan is both faster and smaller: up to kParetoSpan times the fastest plan's time, a point
   // at most every 1% of the GPU's memory.

@@ -184,8 +184,12 @@ bool ShardsUnder(Framework framework, ScheduleKind kind, int zero) {
 }
 
 std::vector<Recompute> RecomputeChoices(const ModelConfig& model) {
-  std::vector<RecomputeModule> modules = {RecomputeModule::kCoreAttn, RecomputeModule::kMlp,
-                                          RecomputeModule::kLayerNorm};
+  std::vector<RecomputeModule> modules = {RecomputeModule::kCoreAttn, RecomputeModule::kLayerNorm};
+  // Where every layer has experts there is nothing by that name.
+  if (std::any_of(model.layers.begin(), model.layers.end(),
+                  [](const LayerRun& run) { return !run.kind.moe; })) {
+    modules.push_back(RecomputeModule::kMlp);
+  }
   if (model.has_moe()) {
     modules.push_back(RecomputeModule::kMoe);
     modules.push_back(RecomputeModule::kMoeAct);

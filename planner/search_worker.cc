@@ -268,7 +268,6 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
   LayoutKey other = key;
   other.back() = 0;
   best_offloaded_ = offloads_.empty() ? best_ : &findings_.best[other];
-  near_ = &findings_.near[key];
   by_rank_ = space_.by_rank && plan.pipeline > 1 && FollowsFromStages(plan.schedule)
                  ? &findings_.by_rank[key]
                  : nullptr;
@@ -388,7 +387,10 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
   if (cost.peak > space_.memory_limit) {
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
-    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit) keep_better(*near_);
+    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit &&
+        findings_.near.Admits(cost.step)) {
+      findings_.near.Add(ranked(), space_.training);
+    }
     if (least_miss_ != nullptr) Approach(*least_miss_, cost, plan, recompute);
     return;
   }
@@ -398,6 +400,7 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
   }
   const bool offloads = OffloadsIn(space_.training.framework, plan.pipeline, recompute);
   keep_better(offloads ? *best_ : *best_offloaded_);
+  if (findings_.leaders.Admits(cost.step)) findings_.leaders.Add(ranked(), space_.training);
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
 }
 

@@ -86,7 +86,6 @@ class SearchWorker {
   const PipelineTerms* in_flight_ = nullptr;  // that know it, of the schedule at hand
   // Of the layout at hand, and of it with layers offloaded as the framework does not.
   std::optional<RankedPlan>*best_ = nullptr, *best_offloaded_ = nullptr;
-  std::optional<RankedPlan>* near_ = nullptr;
   std::optional<RankedPlan>* by_rank_ = nullptr;
   std::optional<RankedPlan>* least_miss_ = nullptr;
 };

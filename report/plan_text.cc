@@ -81,11 +81,11 @@ std::string ParetoText(const std::vector<Estimate>& pareto, const Style& style) 
     const Estimate& e = pareto[shown == 1 ? 0 : i * (pareto.size() - 1) / (shown - 1)];
     table.Row({PerStep(e.step), GiB(e.peak), GiB(e.capacity - e.peak), BriefName(e.plan)});
   }
-  std::string text =
-      Bold(Wrapped("What less memory costs: by the estimate no plan is both faster and smaller",
-                   style.width, 0),
-           style) +
-      '\n' + table.Text(style, 2);
+  std::string text = Bold(Wrapped("What less memory costs: by the estimate no evenly divided plan "
+                                  "is faster and smaller",
+                                  style.width, 0),
+                          style) +
+                     '\n' + table.Text(style, 2);
   if (shown < pareto.size()) {
     text += fmt::format("  ({} of {}; --json has all)\n", shown, pareto.size());
   }
@@ -143,8 +143,11 @@ std::string AnswerSentence(const PlanAnswer& answer) {
   }
   if (!answer.nearest_miss) return fmt::format("No plan: {}.", answer.why_not);
   const ClusterConfig& cluster = answer.job.cluster;
-  return fmt::format("No plan fits {} on {}. The one that needs least memory is {}: {}.",
+  const bool all_seen = answer.result.certificate.unvisited == 0;
+  return fmt::format("{} {} on {}. {} least memory is {}: {}.",
+                     all_seen ? "No plan fits" : "In the time given no plan was found that fits",
                      answer.job.model.name, Counted(cluster.gpus(), "GPU"),
+                     all_seen ? "The one that needs" : "Of those visited the one that needs",
                      BriefName(answer.nearest_miss->plan),
                      MissSentence(*answer.nearest_miss, answer.result.memory_limit, cluster.gpu));
 }
@@ -592,6 +595,10 @@ std::string LossSentence(const Contender& contender, const Contender& best) {
                        FormatSeconds(Seconds(-loss.value)),
                        simulated_loss < Seconds(0) ? "gains" : "loses",
                        FormatSeconds(Seconds(std::abs(simulated_loss.value))));
+  }
+  if (simulated_loss < Seconds(0)) {
+    return fmt::format("by the simulation it gains {} on the best plan; by the estimate {}",
+                       FormatSeconds(Seconds(-simulated_loss.value)), LossSentence(plan, winner));
   }
   return LossSentence(plan, winner);
 }

@@ -438,7 +438,7 @@ page.start(() => {
     if (answer.pareto.length > 0) {
       const front = answer.pareto.map((plan, i) => ({plan, name: page.data.pareto_names[i]}));
       frontChart(page.section("Time against memory",
-        "no plan is both faster and smaller than the line; the plans of the table beside it"),
+        "no plan with layers divided evenly is both faster and smaller than the line; the plans of the table beside it"),
       front, rows, limit);
     }
     chosen.choose(plans[0], names[0]);

@@ -270,7 +270,10 @@ TEST(Plan, RanksByTheSimulatedStep) {
   const Json& plans = json["plans"];
   ASSERT_GT(plans.size(), 32U);
   const Json& simulation = json["simulation"];
-  EXPECT_EQ(simulation["simulated"], plans.size() + simulation["left_out"].size());
+  // As many layouts, and others that may turn out faster.
+  EXPECT_GE(simulation["simulated"].get<std::size_t>(),
+            plans.size() + simulation["left_out"].size());
+  EXPECT_LE(simulation["simulated"].get<std::size_t>(), 2 * plans.size());
   double largest = 0;
   for (std::size_t i = 0; i < plans.size(); ++i) {
     largest = std::max(largest, std::abs(plans[i]["estimate_error"].get<double>()));
@@ -280,7 +283,7 @@ TEST(Plan, RanksByTheSimulatedStep) {
   }
   EXPECT_LE(largest, simulation["largest_error"].get<double>());
   EXPECT_THAT(RunCommand("plan" + std::string(kMoe)).out,
-              HasSubstr("\n  Ranked by simulated step, of the 32 fastest by the estimate; it is "));
+              HasSubstr("\n  Ranked by simulated step, of the 64 fastest by the estimate; it is "));
 }
 
 TEST(Plan, NoSimulationRanksByTheEstimate) {
