@@ -101,9 +101,10 @@ class PlanQuestion {
     interrupts_.ThrowIfAny();
     progress_.Show((what + of_).c_str(), share);
   }
-  // As many as are simulated, or listed.
-  SearchOptions ForContenders(SearchOptions options) const {
-    if (simulate_) options.top = std::max(options.top, kLeastContenders);
+  // As many as are simulated or listed, and the same where the estimate decides: what comes to its
+  // own with its layers divided anew is among so many.
+  static SearchOptions ForContenders(SearchOptions options) {
+    options.top = std::max(options.top, kLeastContenders);
     return options;
   }
   Contenders Rank(const SearchResult& result, std::size_t most);
@@ -237,7 +238,7 @@ void PlanQuestion::Complete(PlanAnswer& answer, const std::optional<std::string>
     answer.explanation = Explain(*explain);
   } else if (answer.nearest_miss && answer.seeks_remedies) {
     SearchOptions quietly = options_;
-    quietly.progress = [this](double) { Show("looking for what would fit", {}); };
+    quietly.progress = [this](double share) { Show("looking for what would fit", share); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
 }

@@ -142,7 +142,7 @@ class Sweep {
       row.reason = verdict->detail;
       return;
     }
-    SearchOptions options{.top = 1, .memory_margin = job.search.memory_margin};
+    SearchOptions options{.top = kLeastContenders, .memory_margin = job.search.memory_margin};
     options.offload = flags_.offload || job.search.offload;
     options.recompute_by_rank = job.search.recompute_by_rank;
     options.threads = Cores();
@@ -155,7 +155,6 @@ class Sweep {
     }
     options.filter = filter;
     const bool simulate = flags_.simulate.value_or(true);
-    if (simulate) options.top = kLeastContenders;
     const SearchResult result = Search(job.model, job.training, cluster, options);
     if (!result.plans.empty()) {
       row.plan = RankContenders(job.model, job.training, cluster,

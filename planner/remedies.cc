@@ -23,12 +23,24 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   std::vector<Remedy> remedies;
   SearchOptions quick = options;
   quick.top = 1;
+  // Of as many searches as there may be.
+  constexpr int kMostSearches = 7 + kMostDoublings + 1;
+  int done = 0;
+  if (options.progress) {
+    quick.progress = [&](double share) { options.progress((done + share) / kMostSearches); };
+  }
+  const auto best = [&](const TrainingConfig& asked, const ClusterConfig& config,
+                        const SearchOptions& how) {
+    std::optional<RankedPlan> plan = Best(model, asked, config, how);
+    ++done;
+    return plan;
+  };
 
   const auto try_training = [&](bool applies, std::string change, const auto& edit) {
     if (!applies) return;
     TrainingConfig changed = training;
     edit(changed);
-    if (const auto plan = Best(model, changed, cluster, quick)) {
+    if (const auto plan = best(changed, cluster, quick)) {
       remedies.push_back({std::move(change), *plan});
     }
   };
@@ -50,7 +62,7 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   if (!options.offload) {
     SearchOptions offloading = quick;
     offloading.offload = true;
-    if (const auto plan = Best(model, training, cluster, offloading)) {
+    if (const auto plan = best(training, cluster, offloading)) {
       remedies.push_back({"activations offloaded to the host (--offload)", *plan});
     }
   }
@@ -60,14 +72,14 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   for (int doubling = 0; doubling < kMostDoublings && !found; ++doubling) {
     larger.nodes *= 2;
     if (larger.gpus() > kMaxGpus || !Inconsistencies(larger).empty()) break;
-    found = Best(model, training, larger, quick);
+    found = best(training, larger, quick);
   }
   // Halfway steps: 3 nodes where 2 are too few and 4 enough.
   if (found && larger.nodes > 2) {
     ClusterConfig between = larger;
     between.nodes = larger.nodes / 4 * 3;
     if (between.nodes > cluster.nodes) {
-      if (const auto plan = Best(model, training, between, quick)) {
+      if (const auto plan = best(training, between, quick)) {
         larger = between;
         found = plan;
       }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/gpu.h"
+#include "planner/contenders.h"
 #include "planner/training_options.h"
 #include "topologies/what_if.h"
 
@@ -54,7 +55,9 @@ std::optional<SensitivityAnswer> FindSensitivity(
     const Job& job, const SearchOptions& options,
     const std::function<void(const std::string&)>& progress) {
   SearchOptions quick = options;
-  quick.top = 1;
+  // As `plan` searches: what is divided anew is among so many, and more of a resource must not
+  // cost.
+  quick.top = kLeastContenders;
   const std::optional<RankedPlan> now = Best(job, job.cluster, quick);
   if (!now) return {};
   SensitivityAnswer answer{.now = *now};

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -305,6 +306,21 @@ TEST(Plan, AFilterFindsNothingFaster) {
     std::string filtered = plain;
     filtered.append(" ").append(filter);
     EXPECT_LE(step(plain), (1 + 1e-9) * step(filtered)) << question;
+  }
+}
+
+// Nor does more memory cost, where a plan with layers of its own is the best: found among those
+// that nearly fit with less, and among those that fit with more.
+TEST(Plan, MoreMemoryNeverCosts) {
+  double before = std::numeric_limits<double>::infinity();
+  for (const char* more : {"0%", "5%", "20%", "50%"}) {
+    std::string command =
+        "plan --json --no-simulate --model qwen3-30b-a3b --cluster dgx-a100 --nodes 2 "
+        "--global-batch 48 --seq 4096 --schedules all --what-if hbm=+";
+    command += more;
+    const double step = Parsed(RunCommand(command))["step_time_s"].get<double>();
+    EXPECT_LE(step, (1 + 1e-9) * before) << more;
+    before = step;
   }
 }
 

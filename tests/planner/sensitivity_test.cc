@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/model_presets.h"
+#include "planner/contenders.h"
 #include "topologies/what_if.h"
 
 namespace millwright {
@@ -42,7 +43,7 @@ TEST(Sensitivity, IsASearchWithOneThingChanged) {
     ClusterConfig config = job.cluster;
     ApplyWhatIf(config, s.name + "=+10%");
     const SearchResult result =
-        Search(job.model, job.training, Cluster(config), {.top = 1, .threads = 1});
+        Search(job.model, job.training, Cluster(config), {.top = kLeastContenders, .threads = 1});
     EXPECT_EQ(result.plans.front().plan, s.more->plan) << s.name;
     EXPECT_EQ(result.plans.front().step, s.more->step) << s.name;
   }
@@ -76,7 +77,7 @@ TEST(Sensitivity, OptionsAreSearchesToo) {
       continue;
     }
     const SearchResult result =
-        Search(job.model, training, Cluster(job.cluster), {.top = 1, .threads = 1});
+        Search(job.model, training, Cluster(job.cluster), {.top = kLeastContenders, .threads = 1});
     EXPECT_EQ(result.plans.front().plan, option.best->plan);
     // Of a token.
     EXPECT_DOUBLE_EQ(
