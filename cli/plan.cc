@@ -140,9 +140,8 @@ std::optional<Contender> PlanQuestion::InFramework(const PlanAnswer& answer) {
 }
 
 Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
-  const std::vector<RankedPlan> plans = simulate_ ? ToSimulate(result) : result.plans;
   Contenders ranked =
-      RankContenders(job_.model, job_.training, cluster_, plans,
+      RankContenders(job_.model, job_.training, cluster_, ToSimulate(result),
                      {.simulate = simulate_ && options_.part.index == 0,
                       .objective = options_.objective,
                       .memory_limit = result.memory_limit,

@@ -157,8 +157,7 @@ class Sweep {
     const bool simulate = flags_.simulate.value_or(true);
     const SearchResult result = Search(job.model, job.training, cluster, options);
     if (!result.plans.empty()) {
-      row.plan = RankContenders(job.model, job.training, cluster,
-                                simulate ? ToSimulate(result) : result.plans,
+      row.plan = RankContenders(job.model, job.training, cluster, ToSimulate(result),
                                 {.simulate = simulate,
                                  .memory_limit = result.memory_limit,
                                  .threads = options.threads})

@@ -77,16 +77,18 @@ struct EndToEnd {
 
 const EndToEnd& ShippedEndToEnd();
 
-// The fields, with the most that a fit may give them (no share above one, nothing beyond what the
-// hardware can do), and the standard error of what is shipped, as a share: over groups of runs, by
-// a five-fold jackknife.
+// The fields, with what is shipped and its standard error, as a share (over groups of runs, by a
+// five-fold jackknife), and the most that a fit may give them: no share above one, nothing beyond
+// what the hardware can do.
 struct EndToEndField {
   std::string_view name;
   double EndToEnd::*value;
-  double most;
+  double shipped;
   double error;
+  double most;
 };
 std::span<const EndToEndField> EndToEndFields();
+const EndToEndField* FieldNamed(std::string_view name);  // nullptr: there is none
 
 // The shipped ones with a user's own in their place.
 EndToEnd With(const OwnEndToEnd& own);

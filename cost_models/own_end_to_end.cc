@@ -23,13 +23,11 @@ void Fields(ConfigIo& io, OwnEndToEnd& own) {
         io.Text("name", p.name, "which (cost_models/end_to_end.h)", Presence::kRequired);
         FittedField(io, "value", "error", p.value, kPositive, "what takes the shipped one's place",
                     Presence::kRequired);
-        const auto fields = EndToEndFields();
-        const auto field = std::find_if(fields.begin(), fields.end(),
-                                        [&](const EndToEndField& f) { return f.name == p.name; });
         if (p.name.empty()) return;  // missing, which is said
-        if (field == fields.end()) {
+        const EndToEndField* const field = FieldNamed(p.name);
+        if (field == nullptr) {
           std::string names;
-          for (const EndToEndField& f : fields) {
+          for (const EndToEndField& f : EndToEndFields()) {
             names += (names.empty() ? "" : ", ") + std::string(f.name);
           }
           io.Problem("name", "is no end-to-end parameter; they are " + names);
@@ -37,7 +35,7 @@ void Fields(ConfigIo& io, OwnEndToEnd& own) {
         }
         // Anything else is a slip, not a cluster.
         constexpr double kPlausible = 100;
-        const double shipped = ShippedEndToEnd().*field->value;
+        const double shipped = field->shipped;
         const double least = shipped / kPlausible;
         const double most = std::min(field->most, shipped * kPlausible);
         if (p.value.value < least || p.value.value > most) {

@@ -32,9 +32,8 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
                           const Cluster& cluster, const std::vector<RankedPlan>& plans,
                           const ContenderOptions& options) {
   std::vector<Contender> all(plans.size());
-  std::vector<Estimator> estimators;  // one a thread
-  estimators.reserve(std::size_t(options.threads));
-  for (int i = 0; i < options.threads; ++i) estimators.emplace_back(model, training, cluster);
+  const std::vector<Estimator> estimators =
+      EstimatorsFor(model, training, cluster, options.threads);
   std::atomic<int> too_late = 0;
   const auto work = [&](int thread, std::size_t i) {
     const Estimator& estimator = estimators[std::size_t(thread)];
@@ -83,8 +82,7 @@ std::vector<RankedPlan> ToSimulate(const SearchResult& result) {
   std::vector<RankedPlan> plans = result.plans;
   for (const auto* more : {&result.without_by_rank, &result.others}) {
     for (const RankedPlan& plan : *more) {
-      const auto same = [&](const RankedPlan& other) { return plan.plan == other.plan; };
-      if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(plan);
+      if (!Holds(plans, plan)) plans.push_back(plan);
     }
   }
   return plans;

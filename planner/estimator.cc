@@ -396,6 +396,17 @@ const ScheduleForms* Estimator::Forms(const ScheduleChoice& choice) const {
   return forms;
 }
 
+std::vector<Estimator> EstimatorsFor(const ModelConfig& model, const TrainingConfig& training,
+                                     const Cluster& cluster, int threads) {
+  std::vector<Estimator> estimators;
+  estimators.reserve(std::size_t(threads));
+  for (int i = 0; i < threads; ++i) {
+    estimators.emplace_back(model, training, cluster);
+    estimators.back().known_forms_ = estimators.front().known_forms_;
+  }
+  return estimators;
+}
+
 const PipelineSchedule& Estimator::Orders(const ScheduleChoice& choice) const {
   const KnownForms::Key key = KnownForms::KeyOf(choice);
   const auto known = orders_.find(key);

@@ -190,12 +190,14 @@ class Estimator {
   Seconds Transfer(const ShapeCosts& shape, const PathProfile& path) const;
   // Of a schedule without a closed form; nullptr of 1F1B and interleaved.
   const ScheduleForms* Forms(const ScheduleChoice& choice) const;
-  // With an estimator of another thread, so that each schedule's are made once.
-  void ShareForms(const Estimator& other) { known_forms_ = other.known_forms_; }
   const PipelineSchedule& Orders(const ScheduleChoice& choice) const;
   Bytes capacity() const { return cluster_.gpu().hbm_capacity; }
 
  private:
+  friend std::vector<Estimator> EstimatorsFor(const ModelConfig& model,
+                                              const TrainingConfig& training,
+                                              const Cluster& cluster, int threads);
+
   const ModelConfig& model_;
   const TrainingConfig& training_;
   const Cluster& cluster_;
@@ -211,6 +213,10 @@ class Estimator {
   mutable std::map<KnownForms::Key, PipelineSchedule> orders_;
   Seconds scalar_sum_;  // over every rank, for the gradient norm and again for the loss
 };
+
+// One for each thread, which know the same forms.
+std::vector<Estimator> EstimatorsFor(const ModelConfig& model, const TrainingConfig& training,
+                                     const Cluster& cluster, int threads);
 
 // What a choice of recomputation costs, without items.
 struct QuickCost {

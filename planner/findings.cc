@@ -29,6 +29,11 @@ bool Smaller(const RankedPlan& a, const RankedPlan& b) {
   return a.peak != b.peak ? a.peak < b.peak : Before(a, b);
 }
 
+bool Holds(std::span<const RankedPlan> plans, const RankedPlan& plan) {
+  return std::any_of(plans.begin(), plans.end(),
+                     [&](const RankedPlan& other) { return other.plan == plan.plan; });
+}
+
 std::span<const EnumName<Objective>> ObjectiveNames() {
   static constexpr EnumName<Objective> kNames[] = {{Objective::kThroughput, "throughput"},
                                                    {Objective::kCost, "cost"},

@@ -32,6 +32,9 @@ bool Before(const RankedPlan& a, const RankedPlan& b);
 // Smaller first, then faster, then by degrees.
 bool Smaller(const RankedPlan& a, const RankedPlan& b);
 
+// Whether `plan` is among them, whatever it costs.
+bool Holds(std::span<const RankedPlan> plans, const RankedPlan& plan);
+
 // What makes a plan the best.  On a given cluster the fastest plan is also the cheapest.
 enum class Objective { kThroughput, kCost, kMemory };
 std::span<const EnumName<Objective>> ObjectiveNames();

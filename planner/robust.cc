@@ -105,9 +105,8 @@ RobustAnswer RankRobustly(const ModelConfig& model, const TrainingConfig& traini
                       .interval_high = StepInterval(ClassOf(model, training, cluster.gpu())).high,
                       .costs = {}};
   const std::size_t drawn = std::min(options.plans, plans.size());
-  std::vector<Estimator> estimators;  // one a thread
-  estimators.reserve(std::size_t(options.threads));
-  for (int i = 0; i < options.threads; ++i) estimators.emplace_back(model, training, cluster);
+  const std::vector<Estimator> estimators =
+      EstimatorsFor(model, training, cluster, options.threads);
   std::vector<std::optional<RobustCost>> costs(drawn);
   ForEachInParallel(
       drawn, options.threads,

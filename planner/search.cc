@@ -283,13 +283,10 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   const Seconds limit =
       enough ? candidates.back().step : std::max(space.table_limit.step, space.front_limit);
   // And as many that are not the best of their layout as they are.
-  const auto listed = [&](const RankedPlan& plan) {
-    return std::any_of(candidates.begin(), candidates.end(),
-                       [&](const RankedPlan& other) { return other.plan == plan.plan; });
-  };
   std::vector<RankedPlan> others;
   for (const RankedPlan& plan : all.leaders.Sorted()) {
-    if (int(others.size()) < top && plan.step <= limit && plan.plan.pipeline > 1 && !listed(plan)) {
+    if (int(others.size()) < top && plan.step <= limit && plan.plan.pipeline > 1 &&
+        !Holds(candidates, plan)) {
       others.push_back(plan);
     }
   }
@@ -375,12 +372,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   space.by_rank = options.recompute_by_rank;
   space.objective = all.objective = options.objective;
   const int threads = options.threads > 0 ? options.threads : Cores();
-  Estimators estimators;
-  estimators.reserve(std::size_t(threads));
-  for (int i = 0; i < threads; ++i) {
-    estimators.emplace_back(model, training, cluster);
-    estimators.back().ShareForms(estimators.front());
-  }
+  const Estimators estimators = EstimatorsFor(model, training, cluster, threads);
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
@@ -443,9 +435,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   result.in_framework = BestOfLayouts(all, options.top, true);
   if (options.objective != Objective::kMemory) {
     for (const RankedPlan& plan : all.leaders.Sorted()) {
-      const auto same = [&](const RankedPlan& other) { return other.plan == plan.plan; };
-      if (int(result.others.size()) < options.top &&
-          std::none_of(result.plans.begin(), result.plans.end(), same)) {
+      if (int(result.others.size()) < options.top && !Holds(result.plans, plan)) {
         result.others.push_back(plan);
       }
     }

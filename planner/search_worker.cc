@@ -141,8 +141,8 @@ void SearchWorker::SetLeast(const std::vector<TreatedChoice>& choices) {
   }
 }
 
-void SearchWorker::PairFor(ScheduleKind schedule, const ShapeCosts& costs) {
-  if (paired_ || !Overlaps(schedule)) return;
+bool SearchWorker::PairFor(ScheduleKind schedule, const ShapeCosts& costs) {
+  if (paired_ || !Overlaps(schedule)) return false;
   pair_treated_.clear();
   for (const Recompute& choice : space_.choices) {
     pair_treated_.push_back({&choice, costs.Treat(choice)});
@@ -157,6 +157,7 @@ void SearchWorker::PairFor(ScheduleKind schedule, const ShapeCosts& costs) {
   paired_ = true;
   SetLeast(pair_treated_);
   if (!space_.exhaustive) pair_treated_ = Undominated(pair_treated_, true);
+  return true;
 }
 
 void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
@@ -293,10 +294,9 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
     const QuickCost cost = terms.Cost(least);
     return space_.Irrelevant(cost.step, cost.peak, others);
   };
-  const bool pairs = !paired_ && Overlaps(plan.schedule);  // first by the least that they can take
+  // First by the least that pairs can take.
   bool ruled_out = !space_.exhaustive && irrelevant();
-  if (!ruled_out && pairs) {
-    PairFor(plan.schedule, costs);
+  if (!ruled_out && PairFor(plan.schedule, costs)) {
     ruled_out = !space_.exhaustive && irrelevant();
   }
   if (ruled_out) {

@@ -46,8 +46,8 @@ class SearchWorker {
   void Treat(const ShapeCosts& costs);
   void SetLeast(const std::vector<TreatedChoice>& choices);
   void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
-  // Choices for `schedule`, of which a DualPipe needs the pairs.
-  void PairFor(ScheduleKind schedule, const ShapeCosts& costs);
+  // Choices for `schedule`, of which a DualPipe needs the pairs: whether they were not there.
+  bool PairFor(ScheduleKind schedule, const ShapeCosts& costs);
   void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
   void SetInFlight(PipelineTerms& terms);
   void CostChoices(const ShapeCosts& costs, PipelineTerms& terms, const PipelineLayout& layout,

@@ -41,11 +41,8 @@ std::string OwnEndToEndText(const GpuCurves& curves, const std::vector<std::stri
     table.Column("parameter", Align::kLeft);
     for (const char* title : {"shipped", "here", "+-"}) table.Column(title);
     for (const OwnEndToEnd::Parameter& p : own.parameters) {
-      for (const EndToEndField& field : EndToEndFields()) {
-        if (field.name != p.name) continue;
-        table.Row({p.name, fmt::format("{:.4g}", ShippedEndToEnd().*field.value),
-                   fmt::format("{:.4g}", p.value.value), Percent(p.value.error / p.value.value)});
-      }
+      table.Row({p.name, fmt::format("{:.4g}", FieldNamed(p.name)->shipped),
+                 fmt::format("{:.4g}", p.value.value), Percent(p.value.error / p.value.value)});
     }
     text += table.Text(style);
   }

@@ -263,7 +263,7 @@ std::string CrossValidationText(const CrossValidation& cross, const Style& style
   for (const char* title : {"shipped", "fitted", "+-"}) fitted.Column(title);
   for (std::size_t i = 0; i < EndToEndFields().size(); ++i) {
     const EndToEndField& field = EndToEndFields()[i];
-    fitted.Row({std::string(field.name), fmt::format("{:.4g}", ShippedEndToEnd().*field.value),
+    fitted.Row({std::string(field.name), fmt::format("{:.4g}", field.shipped),
                 fmt::format("{:.4g}", cross.fitted.*field.value), Percent(cross.spread[i], 0)});
   }
   return text + fitted.Text(style);
@@ -283,7 +283,7 @@ std::string CrossValidationJson(const RunsReport& report, const CrossValidation&
   }
   for (std::size_t i = 0; i < EndToEndFields().size(); ++i) {
     const EndToEndField& field = EndToEndFields()[i];
-    out["parameters"][std::string(field.name)] = {{"shipped", ShippedEndToEnd().*field.value},
+    out["parameters"][std::string(field.name)] = {{"shipped", field.shipped},
                                                   {"fitted", cross.fitted.*field.value},
                                                   {"relative_error", cross.spread[i]}};
   }

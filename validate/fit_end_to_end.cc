@@ -119,6 +119,17 @@ std::vector<ClassQuantiles> QuantilesOf(const RunsReport& report) {
   return all;
 }
 
+// Standard error of a parameter's log, of fits that each left a part out, about this value.
+double Jackknife(std::span<const EndToEnd> fits, double EndToEnd::*value, double about) {
+  double squares = 0;
+  for (const EndToEnd& fit : fits) {
+    const double d = std::log(fit.*value) - about;
+    squares += d * d;
+  }
+  const double folds = double(fits.size());
+  return std::sqrt((folds - 1) / folds * squares);
+}
+
 // FNV-1a, so that folds do not depend on the standard library.
 std::uint64_t Hash(const std::string& text) {
   std::uint64_t hash = 14695981039346656037U;
@@ -179,14 +190,9 @@ OwnEndToEnd FitOwn(const RunSet& runs, const std::vector<std::size_t>& indices) 
   if (folds > 0) own.cv_median_ape = Summarise(unseen).median_ape;
   for (const EndToEndField& field : fields) {
     const double value = fitted.*field.value;
-    if (std::abs(std::log(value / (ShippedEndToEnd().*field.value))) < kMoved) continue;
-    double squares = 0;  // of fits that left runs out, from that to all
-    for (const EndToEnd& other : fits) {
-      const double d = std::log(other.*field.value / value);
-      squares += d * d;
-    }
+    if (std::abs(std::log(value / field.shipped)) < kMoved) continue;
     const double error =
-        folds > 0 ? std::sqrt((double(folds) - 1) / double(folds) * squares) : known_to(field);
+        folds > 0 ? Jackknife(fits, field.value, std::log(value)) : known_to(field);
     own.parameters.push_back({std::string(field.name), {.value = value, .error = error * value}});
   }
   return own;
@@ -226,13 +232,9 @@ CrossValidation CrossValidate(const RunSet& runs, int folds) {
   Summarise(result.held_out);
   result.quantiles = QuantilesOf(result.held_out);
   for (const EndToEndField& field : EndToEndFields()) {
-    double mean = 0, squares = 0;
+    double mean = 0;
     for (const EndToEnd& fit : fits) mean += std::log(fit.*field.value) / folds;
-    for (const EndToEnd& fit : fits) {
-      const double d = std::log(fit.*field.value) - mean;
-      squares += d * d;
-    }
-    result.spread.push_back(std::sqrt((folds - 1.0) / folds * squares));
+    result.spread.push_back(Jackknife(fits, field.value, mean));
   }
   return result;
 }

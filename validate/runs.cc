@@ -300,27 +300,15 @@ RunResult RunSet::Predict(std::size_t i, const EndToEnd& end_to_end) const {
   return result;
 }
 
-namespace {
-
-template <class EndToEndOf>
-RunsReport Compare(const RunSet& runs, const EndToEndOf& end_to_end) {
+RunsReport CompareWithRuns(const RunSet& runs, const std::optional<EndToEnd>& end_to_end) {
   RunsReport report;
   report.unsupported = runs.unsupported();
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    report.results.push_back(runs.Predict(i, end_to_end(i)));
+    const GpuSpec& gpu = runs.job(i).job.cluster.gpu;
+    report.results.push_back(runs.Predict(i, end_to_end ? *end_to_end : EndToEndFor(gpu)));
   }
   Summarise(report);
   return report;
-}
-
-}  // namespace
-
-RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end) {
-  return Compare(runs, [&](std::size_t) { return end_to_end; });
-}
-
-RunsReport CompareWithRuns(const RunSet& runs) {
-  return Compare(runs, [&](std::size_t i) { return EndToEndFor(runs.job(i).job.cluster.gpu); });
 }
 
 }  // namespace millwright

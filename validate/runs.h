@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -123,9 +124,8 @@ class RunSet {
   std::vector<std::unique_ptr<Cluster>> clusters_;
 };
 
-RunsReport CompareWithRuns(const RunSet& runs, const EndToEnd& end_to_end);
-// By the calibration file that the runs have, or what is shipped.
-RunsReport CompareWithRuns(const RunSet& runs);
+// Without parameters by those of the calibration file that a run has, or the shipped ones.
+RunsReport CompareWithRuns(const RunSet& runs, const std::optional<EndToEnd>& end_to_end = {});
 // The statistics of results already there.
 void Summarise(RunsReport& report);
 

@@ -82,41 +82,42 @@ TEST(DeepGemmTiles, OneWaveOfTheLargest) {
   EXPECT_EQ(TilesOfDeepGemm(12, 4096, 7168, 132).m, 16);
 }
 
-// The product above at 1.98 PFLOP/s x 0.5 of 132: a wave of 128 x 192 x 7168, three times.
-TEST(GemmCurve, DeepGemmsSlowWaveByHand) {
-  GpuSpec gpu{
-      .name = "toy", .peak_fp8 = 1980_TFLOPS, .hbm_bandwidth = 1000000_GBps, .sm_count = 132};
+const GpuSpec kToy{
+    .name = "toy", .peak_fp8 = 1980_TFLOPS, .hbm_bandwidth = 1000000_GBps, .sm_count = 132};
+// Of its arithmetic alone, at half of its peak.
+GemmCurve DeepGemmOnToy() {
   GemmCurve curve{.dtype = "fp8_block", .clocks = "burst"};
   curve.efficiency.value = 0.5;
   curve.hbm_efficiency.value = 1;
   curve.quantisation.value = 1;
+  return curve;
+}
+
+// The product above at 1.98 PFLOP/s x 0.5 of 132: a wave of 128 x 192 x 7168, three times.
+TEST(GemmCurve, DeepGemmsSlowWaveByHand) {
+  GemmCurve curve = DeepGemmOnToy();
   curve.slow_wave.value = 3;
   const double wave = 2 * 128.0 * 192 * 7168 / (990e12 / 132);
-  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, gpu).value, 3 * wave, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, kToy).value, 3 * wave, 1e-9);
   curve.slow_wave.value = 0;  // not measured
-  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, gpu).value, wave, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, {.m = 1024, .n = 3072, .k = 7168}, kToy).value, wave, 1e-9);
 }
 
 // 257 x 5120 are 5 x 46 = 230 tiles of 64 x 112, two waves of 132, at 7.5 TFLOP/s each: 1.5 times
 // as long for one warpgroup, 1.25 times for 112 columns, and half a strip of 64 rows more for row
 // 257. 4096 x 7168 are 7 waves of 256 x 128, of which none of it holds.
 TEST(GemmCurve, DeepGemmsTilesByHand) {
-  GpuSpec gpu{
-      .name = "toy", .peak_fp8 = 1980_TFLOPS, .hbm_bandwidth = 1000000_GBps, .sm_count = 132};
-  GemmCurve curve{.dtype = "fp8_block", .clocks = "burst"};
-  curve.efficiency.value = 0.5;
-  curve.hbm_efficiency.value = 1;
-  curve.quantisation.value = 1;
+  GemmCurve curve = DeepGemmOnToy();
   const double rate = 990e12 / 132, waves = 2 * (2 * 64.0 * 112 * 2560) / rate;
   const GemmShape shape{.m = 257, .n = 5120, .k = 2560};
-  EXPECT_NEAR(TimeOf(curve, shape, gpu).value, waves, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, shape, kToy).value, waves, 1e-9);
   curve.one_warpgroup.value = 1.5;
-  EXPECT_NEAR(TimeOf(curve, shape, gpu).value, 1.5 * waves, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, shape, kToy).value, 1.5 * waves, 1e-9);
   curve.odd_width.value = 1.25;
-  EXPECT_NEAR(TimeOf(curve, shape, gpu).value, 1.5 * 1.25 * waves, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, shape, kToy).value, 1.5 * 1.25 * waves, 1e-9);
   curve.ragged.value = 0.5;
-  EXPECT_NEAR(TimeOf(curve, shape, gpu).value, 1.5 * 1.25 * (1 + 0.5 * 64 / 257) * waves, 1e-9);
-  EXPECT_NEAR(TimeOf(curve, {.m = 4096, .n = 7168, .k = 7168}, gpu).value,
+  EXPECT_NEAR(TimeOf(curve, shape, kToy).value, 1.5 * 1.25 * (1 + 0.5 * 64 / 257) * waves, 1e-9);
+  EXPECT_NEAR(TimeOf(curve, {.m = 4096, .n = 7168, .k = 7168}, kToy).value,
               7 * (2 * 256.0 * 128 * 7168) / rate, 1e-9);
 }
 
