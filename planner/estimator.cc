@@ -516,6 +516,18 @@ LeastWork Estimator::LeastWorkOf(const LayerShape& shape) const {
 
 PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape,
                              const std::vector<StageContent>& stages, const ParallelConfig& plan)
+    : PipelineTerms(Unscheduled(), estimator, shape, stages, plan) {
+  Reschedule(plan);
+}
+
+StateFloor PipelineTerms::StateFloorOf(const Estimator& estimator, const ShapeCosts& shape,
+                                       const std::vector<StageContent>& stages,
+                                       const ParallelConfig& plan) {
+  return PipelineTerms(Unscheduled(), estimator, shape, stages, plan).FloorOfState();
+}
+
+PipelineTerms::PipelineTerms(Unscheduled, const Estimator& estimator, const ShapeCosts& shape,
+                             const std::vector<StageContent>& stages, const ParallelConfig& plan)
     : estimator_(estimator), shape_(shape), zero_(plan.zero) {
   const TrainingConfig& training = estimator.training();
   micro_batches_ =
@@ -580,7 +592,6 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
     stage.fixed[MemoryItem::kCudaContext] = overheads.cuda_context;
     stage.overhead = stage.fixed.total() - stage.fixed_allocated;
   }
-  Reschedule(plan);
 }
 
 void PipelineTerms::Reschedule(const ParallelConfig& plan) {
@@ -1207,6 +1218,19 @@ MemoryItem PipelineTerms::LargestFloorItem() const {
                                    b.fixed_allocated * (1 + slack_) + b.overhead;
                           })
       ->fixed.largest();
+}
+
+StateFloor PipelineTerms::FloorOfState() const {
+  StateFloor floor;
+  for (const Stage& stage : stages_) {
+    StageMemory state = stage.fixed;
+    state[MemoryItem::kPipelineBuffers] = Bytes(0);
+    const MemoryItem largest = state.largest();
+    state[MemoryItem::kNccl] = state[MemoryItem::kCudaContext] = Bytes(0);  // the overhead
+    const Bytes bytes = state.total() * (1 + slack_) + stage.overhead;
+    if (bytes > floor.bytes) floor = {bytes, largest};
+  }
+  return floor;
 }
 
 void PipelineTerms::GivePeak(const Stage& stage, const StageCost& cost, StageMemory& memory) {

@@ -274,6 +274,13 @@ std::vector<int> SomeLayers(const std::vector<StageContent>& stages,
 // What becomes of the activations of the other layers.
 Recompute OfOthers(const Recompute& recompute);
 
+// What model state and the buffers and overheads beside it need of the fullest stage: the same for
+// every micro-batch, kind of context parallelism and schedule with the same copies of the model.
+struct StateFloor {
+  Bytes bytes;
+  MemoryItem largest = MemoryItem::kWeights;
+};
+
 // A layer shape in a pipeline with its data parallelism and ZeRO stage: all that is left open is
 // what is recomputed.
 class PipelineTerms {
@@ -303,6 +310,12 @@ class PipelineTerms {
   // No choice of recomputation needs less, and of it the largest item of the fullest stage.
   Bytes FloorPeak() const;
   MemoryItem LargestFloorItem() const;
+  // And without what the micro-batch changes.
+  StateFloor FloorOfState() const;
+  // The same, whether the schedule has orders for the micro-batches or not.
+  static StateFloor StateFloorOf(const Estimator& estimator, const ShapeCosts& shape,
+                                 const std::vector<StageContent>& stages,
+                                 const ParallelConfig& plan);
   // With every item; `plan` as given to the constructor, but for its recomputation.
   Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
 
@@ -390,6 +403,10 @@ class PipelineTerms {
   Seconds Overlapped(Seconds communication, double chunks, Seconds pass, Seconds again,
                      bool slows_all) const;
   void AddState(Stage& stage, const ParallelConfig& plan, const DataGroups& groups);
+
+  struct Unscheduled {};
+  PipelineTerms(Unscheduled, const Estimator& estimator, const ShapeCosts& shape,
+                const std::vector<StageContent>& stages, const ParallelConfig& plan);
 
   const Estimator& estimator_;
   const ShapeCosts& shape_;

@@ -44,8 +44,9 @@ bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b);
 // recomputation does not change is too large by itself, the largest of that.
 struct OutOfMemory {
   std::int64_t count = 0;
-  // The one that needs least, and its fullest stage.  Empty where the plans were too large by one
-  // layer alone, which is counted and not costed.
+  // The one that needs least, and its fullest stage.  Of plans whose state alone is too large those
+  // with the smallest micro-batch are looked at, as the others need more.  Empty where the plans
+  // were too large by one layer alone, which is counted and not costed.
   std::optional<RankedPlan> nearest;
   int stage = 0;
 };

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -105,6 +106,8 @@ struct Space {
   // Whether no plan that takes this long and this much, or more, is of interest; of those that the
   // framework does not run, if `others`.
   bool Irrelevant(Seconds step, Bytes peak, bool others = false) const;
+  // Whether any plan could be.
+  bool limited() const { return std::isfinite(front_limit.value); }
 
   // A unit of work is a shape with a micro-batch.
   std::size_t units() const { return shapes.size() * micro_batches.size(); }

@@ -46,6 +46,12 @@ void Approach(std::optional<RankedPlan>& nearest, const QuickCost& cost, const P
   if (!nearest || Smaller(miss, *nearest)) nearest = std::move(miss);
 }
 
+void Shard(ParallelConfig& plan, const Sharding& sharding) {
+  plan.zero = sharding.zero;
+  plan.zero_shard = sharding.shard;
+  plan.order = sharding.order;
+}
+
 }  // namespace
 
 // Every rank busy all the time with this cut's work: no pipeline or sharding is faster.
@@ -59,13 +65,63 @@ Seconds SearchWorker::Floor(std::size_t unit) const {
   return FloorOf(estimator_.CostShape(space_.ShapeOf(unit)));
 }
 
+void SearchWorker::Enter(const LayerShape& shape) {
+  smallest_ = shape.micro_batch_size == space_.micro_batches.front();
+  LayerShape cut = shape;
+  cut.micro_batch_size = space_.micro_batches.front();
+  cut.context_kind = ContextParallelKind::kRing;
+  cut.context_ulysses = 0;
+  if (cut == cut_) return;
+  cut_ = cut;
+  floors_.clear();
+}
+
+StateFloor SearchWorker::LeastState() {
+  const auto [known, inserted] = least_states_.try_emplace(
+      {cut_.tensor, cut_.sequence_parallel, cut_.context, cut_.expert, cut_.expert_tensor});
+  StateFloor& least = known->second;
+  if (!inserted) return least;
+  least.bytes = Bytes(std::numeric_limits<double>::infinity());
+  const ShapeCosts costs = estimator_.CostShape(cut_);
+  ParallelConfig plan = space_.PlanOf(cut_);
+  ForEachPipeline(plan, [&](const std::vector<PipelineLayout>& layouts) {
+    if (CheckPipeline(plan)) return true;
+    const std::vector<Sharding> shardings = space_.Shardings(plan);
+    for (const PipelineLayout& layout : layouts) {
+      plan.virtual_stages = layout.virtual_stages;
+      plan.schedule = layout.schedules.front();
+      std::vector<std::optional<StateFloor>>& floors = floors_[&layout];
+      floors.resize(shardings.size());
+      for (std::size_t i = 0; i < shardings.size(); ++i) {
+        Shard(plan, shardings[i]);
+        floors[i] = PipelineTerms::StateFloorOf(estimator_, costs, layout.stages, plan);
+        if (floors[i]->bytes < least.bytes) least = *floors[i];
+        if (least.bytes <= space_.memory_limit) return false;
+      }
+    }
+    return true;
+  });
+  return least;
+}
+
 bool SearchWorker::Run(std::size_t unit) {
   const LayerShape shape = space_.ShapeOf(unit);
+  Enter(shape);
   const auto too_slow = [&](std::int64_t candidates) {
     ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
     findings_.RuleOut(Bound::kWork, candidates);
     return true;
   };
+  // Where no plan is known that others would be slower than, this is most of what there is.
+  if (!space_.exhaustive && !space_.limited() && !smallest_) {
+    const std::int64_t candidates = count_.Of(shape);
+    const StateFloor least = LeastState();
+    if (least.bytes > space_.memory_limit && candidates <= count_.Of(cut_)) {
+      findings_.RejectForMemory(least.largest, candidates);
+      findings_.RuleOut(Bound::kModelState, candidates);
+      return true;
+    }
+  }
   // What rules out one kind of context parallelism without what is its own rules out the others,
   // of which there are as many candidates.
   Shared& shared = shared_[unit % space_.micro_batches.size()];
@@ -84,8 +140,7 @@ bool SearchWorker::Run(std::size_t unit) {
   const ShapeCosts costs = estimator_.CostShape(shape);
   if (space_.Irrelevant(FloorOf(costs), costs.least_layer)) return too_slow(count_.Of(shape));
   // The smallest micro-batch is costed all the same, for the plan that comes nearest.
-  const bool smallest = shape.micro_batch_size == space_.micro_batches.front();
-  if (costs.least_layer > space_.memory_limit && !smallest && !space_.exhaustive) {
+  if (costs.least_layer > space_.memory_limit && !smallest_ && !space_.exhaustive) {
     findings_.RejectForMemory(MemoryItem::kActivations, 1);
     findings_.RuleOut(Bound::kOneLayer, count_.Of(shape));
     return true;
@@ -160,23 +215,34 @@ bool SearchWorker::PairFor(ScheduleKind schedule, const ShapeCosts& costs) {
   return true;
 }
 
-void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
+template <class Act>
+void SearchWorker::ForEachPipeline(ParallelConfig& plan, const Act& act) const {
   const std::int64_t cut = std::int64_t{1} * plan.tensor * plan.context;
   const std::int64_t gpus = space_.cluster.gpus();
   for (const auto& [pipeline, layouts] : space_.layouts) {
     if (gpus % (cut * pipeline) != 0) continue;
     plan.pipeline = pipeline;
     plan.data = int(gpus / (cut * pipeline));
-    if (!space_.filter.Allows(Knob::kDp, plan.data)) {
-      ++findings_.rejected[static_cast<int>(RejectionReason::kForbidden)];
-      continue;
-    }
-    if (const Verdict v = CheckExpertRanks(gpus / pipeline, plan.expert, plan.expert_tensor)) {
+    if (!act(layouts)) return;
+  }
+}
+
+Verdict SearchWorker::CheckPipeline(const ParallelConfig& plan) const {
+  if (!space_.filter.Allows(Knob::kDp, plan.data)) {
+    return Rejection{RejectionReason::kForbidden, {}};
+  }
+  return CheckExpertRanks(space_.cluster.gpus() / plan.pipeline, plan.expert, plan.expert_tensor);
+}
+
+void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
+  ForEachPipeline(plan, [&](const std::vector<PipelineLayout>& layouts) {
+    if (const Verdict v = CheckPipeline(plan)) {
       findings_.Reject(*v);
-      continue;
+      return true;
     }
+    const std::vector<Sharding> shardings = space_.Shardings(plan);
     for (const PipelineLayout& layout : layouts) {
-      if (stop_) return;
+      if (stop_) return false;
       plan.virtual_stages = layout.virtual_stages;
       feasible_.clear();
       for (ScheduleKind schedule : layout.schedules) {
@@ -186,17 +252,22 @@ void SearchWorker::RunPipelines(const ShapeCosts& costs, ParallelConfig plan) {
           feasible_.push_back(schedule);
         }
       }
-      if (!feasible_.empty()) RunPipeline(costs, layout, plan);
+      if (!feasible_.empty()) RunPipeline(costs, layout, shardings, plan);
     }
-  }
+    return true;
+  });
+}
+
+bool SearchWorker::SmallerIsNearer(ParallelConfig plan) const {
+  plan.micro_batch_size = space_.micro_batches.front();
+  return !smallest_ && !space_.Check(plan, plan.schedule);
 }
 
 void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
-                               ParallelConfig plan) {
+                               const std::vector<Sharding>& shardings, ParallelConfig plan) {
   // Whatever the schedule and the sharding, the slowest rank has its work to do.
   const double micro_batches =
       double(space_.training.global_batch_size) / (double(plan.data) * plan.micro_batch_size);
-  const std::vector<Sharding> shardings = space_.Shardings(plan);
   std::erase_if(feasible_, [&, floor = SlowestRank(costs, layout.stages)](ScheduleKind schedule) {
     const Seconds of_copy =
         (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
@@ -206,22 +277,38 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
     findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
     return true;
   });
-  if (!treats_ && !feasible_.empty()) Treat(costs);
+  if (feasible_.empty()) return;
+  std::vector<std::optional<StateFloor>>& floors = floors_[&layout];
+  floors.resize(shardings.size());
   std::vector<std::optional<PipelineTerms>> terms(shardings.size());
   for (ScheduleKind schedule : feasible_) {
     plan.schedule = schedule;
     in_flight_ = nullptr;
+    std::optional<bool> counted;  // what cannot hold its state, since a smaller one is looked at
+    const auto hopeless = [&](const std::optional<StateFloor>& floor) {
+      if (!floor || floor->bytes <= space_.memory_limit || space_.exhaustive) return false;
+      if (!counted) counted = SmallerIsNearer(plan);
+      return *counted;
+    };
     for (std::size_t i = 0; i < shardings.size(); ++i) {
-      plan.zero = shardings[i].zero;
-      plan.zero_shard = shardings[i].shard;
-      plan.order = shardings[i].order;
+      Shard(plan, shardings[i]);
       if (!ShardsUnder(space_.training.framework, schedule, plan.zero)) continue;
-      if (terms[i]) {
-        terms[i]->Reschedule(plan);
-      } else {
-        terms[i].emplace(estimator_, costs, layout.stages, plan);
+      std::optional<StateFloor>& floor = floors[i];
+      if (!hopeless(floor)) {
+        if (terms[i]) {
+          terms[i]->Reschedule(plan);
+        } else {
+          terms[i].emplace(estimator_, costs, layout.stages, plan);
+        }
+        if (!floor) floor = terms[i]->FloorOfState();
       }
-      CostChoices(costs, *terms[i], layout, plan);
+      if (hopeless(floor)) {
+        const std::int64_t candidates = space_.Choices(layout, schedule);
+        findings_.RejectForMemory(floor->largest, candidates);
+        findings_.RuleOut(Bound::kModelState, candidates);
+      } else {
+        CostChoices(costs, *terms[i], layout, plan);
+      }
     }
   }
 }
@@ -275,6 +362,7 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
   least_miss_ = plan.pipeline > 1 && std::isinf(space_.table_limit.step.value)
                     ? &findings_.least[key]
                     : nullptr;
+  if (!treats_) Treat(costs);
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(costs, terms, layout, plan);
     return;

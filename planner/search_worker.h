@@ -5,8 +5,11 @@
 // Every candidate of a unit is either costed or counted under the bound that rules it out.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "planner/estimator.h"
@@ -39,16 +42,28 @@ class SearchWorker {
     Bytes least_layer;
     std::int64_t candidates = 0;  // of each kind
   };
+  // Forgets the floors of another cut.
+  void Enter(const LayerShape& shape);
+  // What the cut's state needs if it is laid out and sharded so that it fits, or else at least.
+  StateFloor LeastState();
   Seconds FloorOf(const LayerShape& shape, Seconds work, Seconds overlapped) const;
   Seconds FloorOf(const ShapeCosts& costs) const {
     return FloorOf(costs.shape, costs.work, costs.overlapped_work);
   }
   void Treat(const ShapeCosts& costs);
   void SetLeast(const std::vector<TreatedChoice>& choices);
+  // act(layouts) for each pipeline degree that the plan's cut goes with, which it then has, until
+  // it says false.
+  template <class Act>
+  void ForEachPipeline(ParallelConfig& plan, const Act& act) const;
+  Verdict CheckPipeline(const ParallelConfig& plan) const;
   void RunPipelines(const ShapeCosts& costs, ParallelConfig plan);
   // Choices for `schedule`, of which a DualPipe needs the pairs: whether they were not there.
   bool PairFor(ScheduleKind schedule, const ShapeCosts& costs);
-  void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout, ParallelConfig plan);
+  void RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
+                   const std::vector<Sharding>& shardings, ParallelConfig plan);
+  // Whether the smallest micro-batch comes nearer to fitting.
+  bool SmallerIsNearer(ParallelConfig plan) const;
   void SetInFlight(PipelineTerms& terms);
   void CostChoices(const ShapeCosts& costs, PipelineTerms& terms, const PipelineLayout& layout,
                    const ParallelConfig& plan);
@@ -67,6 +82,11 @@ class SearchWorker {
   const std::atomic<bool>& stop_;
   Findings findings_;
   std::vector<Shared> shared_;  // of each micro-batch, the last
+  // Of the last cut, what is known of how each layout's shardings hold its state.
+  LayerShape cut_;
+  std::unordered_map<const PipelineLayout*, std::vector<std::optional<StateFloor>>> floors_;
+  std::map<std::array<int, 5>, StateFloor> least_states_;  // of cuts
+  bool smallest_ = true;                                   // is the micro-batch at hand
   // Choices for all layers, without those that are no better than another; and, with all pairs
   // known, the same for schedules of pairs, where what hides does not count.
   std::vector<TreatedChoice> treated_, pair_treated_;

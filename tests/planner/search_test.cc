@@ -323,11 +323,9 @@ TEST(Search, MemoryRejectionsEqualBruteForce) {
   EXPECT_GE(items_seen, 6);
 }
 
-TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
+void ExpectSameOnAnyNumberOfThreads(const ClusterConfig& config) {
   const ModelConfig model = PresetModel("mixtral-8x7b");
   const TrainingConfig training{.global_batch_size = 256, .seq_length = 4096};
-  ClusterConfig config = FindCluster("dgx-h100");
-  config.nodes = 4;
   const Cluster cluster(config);
   SearchOptions options;
   options.threads = 1;
@@ -337,6 +335,7 @@ TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
     const SearchResult many = Search(model, training, cluster, options);
     EXPECT_EQ(many.searched, one.searched);
     EXPECT_EQ(many.rejected, one.rejected);
+    EXPECT_EQ(many.certificate.ruled_out, one.certificate.ruled_out);
     for (int i = 0; i < kMemoryItems; ++i) {
       const OutOfMemory &a = many.out_of_memory[i], &b = one.out_of_memory[i];
       EXPECT_EQ(a.count, b.count);
@@ -356,6 +355,37 @@ TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
       EXPECT_EQ(many.pareto[i].plan, one.pareto[i].plan);
     }
   }
+}
+
+TEST(Search, SameAnswerAndCountsOnAnyNumberOfThreads) {
+  ClusterConfig config = FindCluster("dgx-h100");
+  config.nodes = 4;
+  ExpectSameOnAnyNumberOfThreads(config);
+}
+
+TEST(Search, SameCountsWhereNothingFits) {
+  ClusterConfig config = FindCluster("dgx-h100");  // 47 billion parameters in 640 GB
+  ExpectSameOnAnyNumberOfThreads(config);
+}
+
+// Where the state alone is too large no micro-batch changes that, and what would fit least badly is
+// the same as among all of them.
+TEST(Search, StateThatNeverFitsIsNotWorkedOutForEachMicroBatch) {
+  const ModelConfig model = PresetModel("mixtral-8x7b");
+  const TrainingConfig training{.global_batch_size = 64, .seq_length = 4096};
+  const Cluster cluster(FindCluster("dgx-h100"));
+  SearchOptions options{.exhaustive = true};
+  options.filter.Require("pp=2|4,recompute=none|full");
+  const SearchResult all = Search(model, training, cluster, options);
+  options.exhaustive = false;
+  const SearchResult bounded = Search(model, training, cluster, options);
+  ASSERT_TRUE(all.nearest_miss && bounded.nearest_miss);
+  EXPECT_EQ(bounded.nearest_miss->plan, all.nearest_miss->plan);
+  EXPECT_EQ(bounded.nearest_miss->peak, all.nearest_miss->peak);
+  EXPECT_EQ(bounded.certificate.space, all.certificate.space);
+  EXPECT_EQ(bounded.searched, 0);
+  EXPECT_EQ(bounded.certificate.ruled_out[std::size_t(Bound::kModelState)],
+            bounded.certificate.space);
 }
 
 TEST(Search, FiltersNarrowTheSpace) {
