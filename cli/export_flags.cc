@@ -34,8 +34,8 @@ void ExportFlags::Check(CommandLine& line, const std::optional<std::string>& out
   }
 }
 
-Exported ExportFlags::Make(const Job& job) const {
-  Exported exported = Export(job, formats_);
+Exported ExportFlags::Make(const Job& job, const std::optional<Substitute>& substitute) const {
+  Exported exported = Export(job, formats_, substitute);
   exported.files.insert(exported.files.begin(), {"job.json", WriteJob(job)});
   return exported;
 }

@@ -21,7 +21,7 @@ class ExportFlags {
   // Notes what is wrong; `out` is the --out of the command, which then names a folder.
   void Check(CommandLine& line, const std::optional<std::string>& out);
   // The files of a job with its plan, job.json first, and what they cannot say.
-  Exported Make(const Job& job) const;
+  Exported Make(const Job& job, const std::optional<Substitute>& substitute = {}) const;
   // Writes them, and says on `err` what was written and what was not said.
   static void Write(const std::string& folder, const Exported& exported, Console& console);
 

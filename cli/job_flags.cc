@@ -91,8 +91,10 @@ std::vector<int> JobFlags::TakeNodes(CommandLine& line) {
   const bool several =
       sizes_->find("..") != std::string::npos || sizes_->find('|') != std::string::npos;
   const auto refuse = [&](const std::string& text) {
-    line.Problem("--nodes", fmt::format("expected an integer between 1 and {}, got \"{}\"",
-                                        kMaxGpus, Printable(text, kMostNameShown)));
+    const std::string of =
+        several ? fmt::format(" of \"{}\"", Printable(*sizes_, kMostNameShown)) : "";
+    line.Problem("--nodes", fmt::format("expected an integer between 1 and {}, got \"{}\"{}",
+                                        kMaxGpus, Printable(text, kMostNameShown), of));
     nodes_ = 1;  // so that one mistake is not reported as another too
     return std::vector<int>();
   };

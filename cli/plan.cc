@@ -623,7 +623,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     solved.has_model = solved.has_training = solved.has_cluster = solved.has_parallel =
         solved.has_search = true;
     solved.parallel = answer.plans().front().estimate.plan;
-    if (exports.asked()) answer.exported = exports.Make(solved);
+    if (exports.asked()) answer.exported = exports.Make(solved, SubstituteOf(answer));
   }
   console.out << (json ? PlanAnswerJson(answer) : PlanAnswerText(answer, console.style));
   if (answer.sensitivity && !json) {

@@ -79,6 +79,8 @@ class Sweep {
     }
     return row;
   }
+  // Of all points, each once.
+  const std::set<std::string>& warnings() const { return warnings_; }
   // Every point failed by the same mistake, which is then of the whole; empty otherwise.
   std::string CommonMistake(std::size_t points) const {
     return bad_ == points && mistakes_.size() == 1 ? *mistakes_.begin() : std::string();
@@ -114,6 +116,7 @@ class Sweep {
       job.parallel = plan_flags.Resolve(line, job, flags.sizes_cluster() || sized);
     }
     line.ThrowIfProblems();
+    warnings_.insert(line.warnings().begin(), line.warnings().end());
     if (flags_.own_plan) {
       OwnPlan(job, row);
     } else {
@@ -175,7 +178,7 @@ class Sweep {
 
   std::vector<std::string> base_;
   const SweepFlags& flags_;
-  std::set<std::string> mistakes_;
+  std::set<std::string> mistakes_, warnings_;
   std::size_t bad_ = 0;
 };
 
@@ -267,6 +270,10 @@ int SweepCommand(std::span<const std::string> args, Console& console) {
     throw ConfigError(mistake);
   }
   answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const std::string& warning : sweep.warnings()) {
+    console.err << fmt::format("millwright: warning: {}\n", warning);
+    answer.warnings.push_back(warning);
+  }
   console.out << (flags.json ? SweepJson(answer) : SweepText(answer, console.style));
   console.out.flush();
   if (flags.csv) {

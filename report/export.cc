@@ -42,6 +42,22 @@ void ExportOne(ExportFormat format, const Job& job, Exported& exported) {
   }
 }
 
+// Whether the framework reads it, and runs it as the estimates of the framework have it.
+bool IsOf(ExportFormat format, Framework framework) {
+  switch (format) {
+    case ExportFormat::kMegatron:
+    case ExportFormat::kBridge:
+    case ExportFormat::kSlurm:  // which starts Megatron-LM
+      return framework == Framework::kMegatron;
+    case ExportFormat::kTorchtitan:
+      return framework == Framework::kFsdpCompiled;
+    case ExportFormat::kDeepSpeed:
+    case ExportFormat::kFsdp:  // the program that they are given to divides the model
+      return false;
+  }
+  return false;
+}
+
 std::string_view Title(ExportFormat format) {
   switch (format) {
     case ExportFormat::kMegatron:
@@ -74,9 +90,19 @@ std::span<const EnumName<ExportFormat>> ExportFormatNames() {
   return names;
 }
 
-Exported Export(const Job& job, std::span<const ExportFormat> formats) {
+Exported Export(const Job& job, std::span<const ExportFormat> formats,
+                const std::optional<Substitute>& substitute) {
   Exported exported;
-  for (const ExportFormat format : formats) ExportOne(format, job, exported);
+  for (const ExportFormat format : formats) {
+    if (substitute && IsOf(format, job.training.framework)) {
+      Job other = job;
+      other.parallel = substitute->plan;
+      exported.unexpressed.push_back({format, "parallel", substitute->why});
+      ExportOne(format, other, exported);
+    } else {
+      ExportOne(format, job, exported);
+    }
+  }
   return exported;
 }
 

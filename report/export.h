@@ -8,6 +8,7 @@
 // options is that of the release named in each file's head.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,8 +44,16 @@ struct Exported {
   std::vector<Unexpressed> unexpressed;
 };
 
-// The job has a model, a training step, a cluster and a plan that passed CheckPlan.
-Exported Export(const Job& job, std::span<const ExportFormat> formats);
+// In place of a plan that the question's framework does not run.
+struct Substitute {
+  ParallelConfig plan;
+  std::string why;  // "has no dualpipe; written is ..."
+};
+
+// The job has a model, a training step, a cluster and a plan that passed CheckPlan; so has passed
+// what takes its place in the files of the question's own framework.
+Exported Export(const Job& job, std::span<const ExportFormat> formats,
+                const std::optional<Substitute>& substitute = {});
 
 // "megatron,torchtitan"; ConfigError with a did-you-mean for each that does not exist.
 std::vector<ExportFormat> ParseExportFormats(std::string_view text);

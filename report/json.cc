@@ -559,6 +559,7 @@ std::string SweepJson(const SweepAnswer& answer) {
     points.push_back(std::move(one));
   }
   return Dump({{"own_plan", answer.own_plan},
+               {"warnings", answer.warnings},
                {"points", std::move(points)},
                {"timing", {{"sweep_s", answer.seconds}}}});
 }

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/estimator.h"
 #include "planner/megatron_args.h"
+#include "report/estimate_text.h"
 #include "sim/schedule.h"
 
 namespace millwright {
@@ -305,6 +307,40 @@ void PrecisionOptions(const Job& job, Settings& s, ExportNotes& notes) {
   }
 }
 
+// The plan that runs with these options.
+ParallelConfig AsWritten(const Job& job) {
+  ParallelConfig p = job.parallel;
+  p.schedule = p.virtual_stages > 1 ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
+  // Of as many stages, or none.
+  if (!p.stage_layers.empty() && p.stage_layers != ChunkLayersOf(job.model, p).layers) {
+    p.stage_layers.clear();
+  }
+  if (!ShardsIn(Framework::kMegatron, p.pipeline, p.zero)) p.zero = 1;
+  p.recompute = p.RecomputeOf(0);
+  p.rank_recompute.clear();
+  if (!OffloadsIn(Framework::kMegatron, p.pipeline, p.recompute)) p.recompute.offload_layers = 0;
+  return p;
+}
+
+// Where that is another plan: what becomes of it.
+void NoteWhatRuns(const Job& job, ExportNotes& notes) {
+  const ParallelConfig written = AsWritten(job);
+  if (written == job.parallel) return;
+  const std::string what = fmt::format("written is {}", BriefName(written));
+  const ClusterConfig& config = job.cluster;
+  if (const Verdict v = CheckPlan(job.model, job.training, config.gpu, config.gpus(), written)) {
+    return notes.Cannot("parallel", fmt::format("{}, which cannot run: {}", what, v->detail));
+  }
+  const Cluster cluster(config);
+  const Estimator estimator(job.model, job.training, cluster);
+  const Estimate plan = estimator.Itemise(job.parallel), runs = estimator.Itemise(written);
+  notes.Cannot("parallel", runs.fits()
+                               ? fmt::format("{}: {} a step by the estimate, not {}", what,
+                                             PerStep(runs.step), PerStep(plan.step))
+                               : fmt::format("{}, which does not fit: {}", what,
+                                             MissSentence(runs, runs.capacity, config.gpu)));
+}
+
 void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   const ParallelConfig& p = job.parallel;
   s.Value("--pipeline-model-parallel-size", p.pipeline);
@@ -314,10 +350,9 @@ void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   }
   const bool chunked = p.virtual_stages > 1;
   // Without the schedule, its own chunks are not there either.
-  ParallelConfig chunked_plan = p;
-  chunked_plan.schedule = chunked ? ScheduleKind::kInterleaved : ScheduleKind::k1F1B;
-  const ChunkLayers chunks = ChunkLayersOf(job.model, chunked_plan);
-  if (!p.stage_layers.empty() && p.stage_layers != chunks.layers) {
+  const ParallelConfig written = AsWritten(job);
+  const ChunkLayers chunks = ChunkLayersOf(job.model, written);
+  if (p.stage_layers != written.stage_layers) {
     notes.Cannot("parallel.stage_layers", "it divides the stages of another schedule");
   }
   if (!chunks.even) {
@@ -651,6 +686,7 @@ std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes
   Sharding(job, s, notes);
   RecomputeOptions(job, s, notes);
   Software(job, s, notes);
+  NoteWhatRuns(job, notes);
   return s.Take();
 }
 

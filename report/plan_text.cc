@@ -649,6 +649,19 @@ std::vector<std::string> FrameworkNotes(const PlanAnswer& answer) {
   return notes;
 }
 
+std::optional<Substitute> SubstituteOf(const PlanAnswer& answer) {
+  if (!answer.in_framework) return {};
+  const Contender &best = answer.plans().front(), &runs = *answer.in_framework;
+  return Substitute{
+      runs.estimate.plan,
+      fmt::format("it has no {}; written is the fastest plan that it runs, {}: {} a step, {} more "
+                  "than {} of {}",
+                  LacksOf(answer.job.training.framework, best.estimate.plan),
+                  BriefName(runs.estimate.plan), PerStep(runs.step()),
+                  Percent(runs.step() / best.step() - 1), PerStep(best.step()),
+                  BriefName(best.estimate.plan))};
+}
+
 std::string Reason(const PlanAnswer& answer) {
   if (!answer.plans().empty()) return "";
   return answer.nearest_miss ? LeastMemory(*answer.nearest_miss, answer) : answer.why_not;

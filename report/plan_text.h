@@ -4,10 +4,12 @@
 // layouts, the best plan by item, what memory costs in time, and what was rejected for what.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "report/answers.h"
+#include "report/export.h"
 #include "report/text.h"
 
 namespace millwright {
@@ -19,6 +21,9 @@ std::string PlanSentence(const PlanAnswer& answer);
 
 // What of the best plan, and of those listed, the framework does not do; a sentence each.
 std::vector<std::string> FrameworkNotes(const PlanAnswer& answer);
+
+// Where the framework does not run the best plan, the best that it runs: what to export for it.
+std::optional<Substitute> SubstituteOf(const PlanAnswer& answer);
 
 // Why there is no plan, for programs too; empty where there is one.
 std::string Reason(const PlanAnswer& answer);

@@ -28,7 +28,8 @@ struct SweepAnswer {
   std::vector<SweepAxis> axes;
   std::vector<SweepRow> rows;
   bool own_plan = false;  // of the job, not the best one
-  double seconds = 0;     // wall time
+  std::vector<std::string> warnings;
+  double seconds = 0;  // wall time
   bool any_fits() const;
 };
 

@@ -63,6 +63,29 @@ TEST_F(InFolder, AnExportedPlanIsEstimatedAlike) {
   EXPECT_EQ(job["step_time_s"], plan["step_time_s"]);
 }
 
+// ZeRO 2 under a pipeline is fastest, and Megatron-LM does not have it: its files are of the plan
+// that it runs, and the job file is of the answer.
+TEST_F(InFolder, TheFrameworksFilesAreOfAPlanThatItRuns) {
+  const Outcome planned = RunCommand(
+      "plan --json --no-simulate --model llama-3.1-70b --cluster dgx-h200 --nodes 8 --global-batch "
+      "64 --seq 131072 --require pp=2,tp=2,cp=16 --export megatron,slurm --out " +
+      Path("plans"));
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.err,
+              HasSubstr("note: Megatron-LM cannot be told parallel: it has no ZeRO 2 or 3 with a "
+                        "pipeline; written is the fastest plan that it runs, tp2 sp cp16"));
+  const Json plan = Json::parse(planned.out);
+  ASSERT_FALSE(plan["in_framework"].is_null());
+  const Json imported =
+      Json::parse(RunCommand("estimate --json --cluster dgx-h200 --from-megatron " +
+                             Path("plans/megatron_args.sh"))
+                      .out);
+  EXPECT_EQ(imported["plan"], plan["in_framework"]["plan"]);
+  EXPECT_EQ(imported["step_time_s"], plan["in_framework"]["step_time_s"]);
+  const Json job = Json::parse(RunCommand("estimate --json " + Path("plans/job.json")).out);
+  EXPECT_EQ(job["plan"], plan["plans"][0]["plan"]);
+}
+
 TEST_F(InFolder, WhatIsNotSaidIsSaid) {
   const Outcome outcome = RunCommand(
       "estimate --fused-swiglu --schedule zb-h1 --pp 2 --export "
@@ -210,6 +233,18 @@ TEST(Sweep, OfTheJobsOwnPlan) {
       Json::parse(RunCommand("estimate --json --tp 2 --pp 2" + std::string(kSmall)).out);
   EXPECT_EQ(json["points"][1]["step_time_s"], two["step_time_s"]);
   EXPECT_EQ(json["points"][1]["plan"]["dp"], 4);  // 16 / (2 x 2)
+}
+
+// A warning of several points is given once.
+TEST(Sweep, WarnsOfLongSequences) {
+  const Outcome outcome = RunCommand(
+      "sweep --estimate --json --vary seq=4096|8192,micro-batch=1|2 --model llama-2-13b --cluster "
+      "dgx-h100 --global-batch 8 --tp 8");
+  constexpr const char* kWarning =
+      "--seq: 8,192 tokens are more than the 4,096 positions of "
+      "llama-2-13b";
+  EXPECT_EQ(outcome.err, "millwright: warning: " + std::string(kWarning) + "\n");
+  EXPECT_THAT(Json::parse(outcome.out)["warnings"], ElementsAre(kWarning));
 }
 
 TEST(Sweep, Mistakes) {

@@ -193,6 +193,10 @@ TEST(PlanSize, AllMistakesAtOnce) {
             "millwright: --gpu-jitter: needs --robust\n"
             "millwright: --seed: needs --robust\n"
             "millwright: --slow: needs --robust\n");
+  // Of a series the size that is too many is none that was typed.
+  EXPECT_EQ(RunCommand("plan --nodes 1..1000000000" + std::string(kSmall)).err,
+            "millwright: --nodes: expected an integer between 1 and 262144, got \"524288\" of "
+            "\"1..1000000000\"\n");
 }
 
 }  // namespace

@@ -23,7 +23,9 @@
 namespace millwright {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 using testing::Not;
 
 Job MakeJob(const std::string& model, int nodes, const ParallelConfig& plan) {
@@ -97,15 +99,58 @@ TEST(ExportMegatron, SaysWhatItCannotSay) {
   job.training.fused_swiglu = true;
   job.model.name = "a\nb";  // a name is no way out of a comment
   const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
-  ASSERT_EQ(exported.unexpressed.size(), 2U);
+  ASSERT_EQ(exported.unexpressed.size(), 3U);
   EXPECT_EQ(UnexpressedLine(exported.unexpressed[0]),
             "Megatron-LM cannot be told parallel.schedule: it has 1F1B and interleaved 1F1B only, "
             "not zb-h1");
   EXPECT_EQ(UnexpressedLine(exported.unexpressed[1]),
             "Megatron-LM cannot be told training.fused_swiglu: the gated product is kept");
+  EXPECT_THAT(
+      UnexpressedLine(exported.unexpressed[2]),
+      MatchesRegex("Megatron-LM cannot be told parallel: written is tp1 pp4 dp4 mbs1 zero1: "
+                   "[0-9.]+ s a step by the estimate, not [0-9.]+ s"));
   const std::string text = FileOf(exported, "megatron_args.sh");
   EXPECT_THAT(text, HasSubstr("\n# - training.fused_swiglu: the gated product is kept\n"));
   EXPECT_THAT(text, HasSubstr("for a\\u000ab on"));
+}
+
+// A file that starts another plan than the one it is of says whether that one fits.
+TEST(ExportMegatron, WhatRunsInPlaceOfThePlanMayNotFit) {
+  // Gradients are sharded under the pipeline, which Megatron-LM does not do.
+  Job job = MakeJob("llama-3.1-70b", 8,
+                    {.tensor = 4, .sequence_parallel = true, .pipeline = 4, .data = 4, .zero = 2});
+  job.training.global_batch_size = 16;
+  const Cluster cluster(job.cluster);
+  const Estimator estimator(job.model, job.training, cluster);
+  ParallelConfig runs = job.parallel;
+  runs.zero = 1;
+  job.cluster.gpu.hbm_capacity =
+      (estimator.Itemise(job.parallel).peak + estimator.Itemise(runs).peak) / 2;
+  const Exported exported = ExportOnly(job, ExportFormat::kMegatron);
+  EXPECT_THAT(
+      UnexpressedLine(exported.unexpressed.back()),
+      HasSubstr("parallel: written is tp4 sp pp4 dp4 mbs1 zero1, which does not fit: stage "));
+}
+
+TEST(Export, OfItsFrameworksFormatsThePlanThatItRuns) {
+  Job job =
+      MakeJob("llama-3.1-8b", 2, {.pipeline = 4, .data = 4, .schedule = ScheduleKind::kDualPipeV});
+  const ParallelConfig runs{.tensor = 2, .sequence_parallel = true, .pipeline = 2, .data = 4};
+  const std::vector<ExportFormat> formats = {ExportFormat::kMegatron, ExportFormat::kSlurm,
+                                             ExportFormat::kTorchtitan};
+  const Exported exported = Export(job, formats, Substitute{runs, "it has not that"});
+  EXPECT_THAT(FileOf(exported, "megatron_args.sh"),
+              AllOf(HasSubstr("# - parallel: it has not that\n"),
+                    HasSubstr("  --tensor-model-parallel-size 2\n"),
+                    HasSubstr("  --pipeline-model-parallel-size 2\n")));
+  EXPECT_THAT(FileOf(exported, "run.sbatch"), HasSubstr("tensor (tp 2)"));
+  // Which is not of that framework, and has the schedule.
+  EXPECT_THAT(FileOf(exported, "torchtitan.toml"),
+              HasSubstr("pipeline_parallel_schedule = \"DualPipeV\"\n"));
+  job.training.framework = Framework::kFsdpCompiled;
+  const Exported other = Export(job, formats, Substitute{runs, "it has not that"});
+  EXPECT_THAT(FileOf(other, "torchtitan.toml"), HasSubstr("pipeline_parallel_degree = 2\n"));
+  EXPECT_THAT(FileOf(other, "run.sbatch"), HasSubstr("tensor (tp 1)"));
 }
 
 TEST(ExportTorchtitan, ScheduleIsTorchsForm) {
