@@ -113,7 +113,6 @@ int Run(std::span<const std::string> args, Console& console) {
   try {
     return Dispatch(args, console);
   } catch (const Interrupted& interrupted) {
-    constexpr int kSignalled = 128;  // as a shell says it of a program that a signal ended
     Complain(console.err, "interrupted");
     return kSignalled + interrupted.signal;
   } catch (const ConfigError& error) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/interrupt.h"
 
+#include <algorithm>
 #include <ctime>
 #include <initializer_list>
 
@@ -14,10 +15,9 @@ Interrupts::Interrupts() {
 
 Interrupts::~Interrupts() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-void Interrupts::ThrowIfAny() const {
+int Interrupts::Take() const {
   constexpr timespec kNow{};
-  const int signal = sigtimedwait(&held_, nullptr, &kNow);
-  if (signal > 0) throw Interrupted{signal};
+  return std::max(0, sigtimedwait(&held_, nullptr, &kNow));
 }
 
 }  // namespace millwright

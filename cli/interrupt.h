@@ -13,6 +13,8 @@ namespace millwright {
 struct Interrupted {
   int signal = 0;
 };
+// An exit code is this and the signal's number, as a shell says it.
+inline constexpr int kSignalled = 128;
 
 class Interrupts {
  public:
@@ -21,8 +23,8 @@ class Interrupts {
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  // Throws Interrupted where a signal has come.
-  void ThrowIfAny() const;
+  // The signal that has come, which is dealt with by this; 0: none.
+  int Take() const;
 
  private:
   sigset_t held_{}, before_{};

@@ -17,6 +17,7 @@
 #include <set>
 
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/job_flags.h"
 #include "cli/plan_flags.h"
 #include "cli/ranks.h"
@@ -33,8 +34,6 @@
 
 namespace millwright {
 namespace {
-
-constexpr int kSignalled = 128;  // an exit code's beginning, as a shell has it
 
 struct MeasureAsked {
   std::string out;

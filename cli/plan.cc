@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <ostream>
 #include <set>
 
@@ -72,15 +74,19 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// SIGINT asks for the best so far; once more, or SIGTERM, ends the program.
+using Stopped = std::atomic<bool>;
+
 class PlanQuestion {
  public:
   // `of`: which of several questions it is, shown with the progress.
-  PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Console& console,
-               const std::string& of = {})
+  PlanQuestion(const Job& job, const SearchOptions& options, bool simulate, Stopped& stopped,
+               Console& console, const std::string& of = {})
       : of_(of.empty() ? "" : " " + of),
         job_(job),
         options_(options),
         simulate_(simulate),
+        stopped_(stopped),
         cluster_(job.cluster),
         estimator_(job.model, job.training, cluster_),
         progress_(console) {}
@@ -94,11 +100,16 @@ class PlanQuestion {
  private:
   SearchResult SearchUnder(const SearchOptions& options, const char* what) {
     SearchOptions shown = options;
+    shown.stop = &stopped_;
     shown.progress = [this, what](double share) { Show(what, share); };
     return Search(job_.model, job_.training, cluster_, shown);
   }
   void Show(const char* what, std::optional<double> share) {
-    interrupts_.ThrowIfAny();
+    if (const int signal = interrupts_.Take(); signal != 0) {
+      // Of several processes each would stop elsewhere.
+      if (signal != SIGINT || stopped_ || options_.part.count > 1) throw Interrupted{signal};
+      stopped_ = true;
+    }
     progress_.Show((what + of_).c_str(), share);
   }
   // As many as are simulated or listed, and the same where the estimate decides: what comes to its
@@ -119,6 +130,7 @@ class PlanQuestion {
   const Job& job_;
   const SearchOptions& options_;
   const bool simulate_;
+  Stopped& stopped_;
   const Cluster cluster_;
   const Estimator estimator_;
   Progress progress_;
@@ -147,6 +159,7 @@ Contenders PlanQuestion::Rank(const SearchResult& result, std::size_t most) {
                       .memory_limit = result.memory_limit,
                       .threads = options_.threads,
                       .deadline = simulate_until_,
+                      .stop = &stopped_,
                       .progress = [this](double share) { Show("simulating", share); }});
   KeepBestOfLayouts(ranked, job_.training);
   if (ranked.plans.size() > most) ranked.plans.resize(most);
@@ -211,14 +224,15 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
   if (answer.result.nearest_miss) answer.nearest_miss = Itemise(*answer.result.nearest_miss);
   if (answer.plans().empty() && !answer.nearest_miss) {
     answer.why_not = answer.result.certificate.unvisited > 0
-                         ? "none was costed in the time given (--budget)"
+                         ? (budget ? "none was costed in the time given (--budget)"
+                                   : "none was costed in the time given")
                          : Obstacle(job_, options_.filter);
     if (answer.why_not.empty()) {
       answer.why_not = fmt::format("the search goes through no plan like {}, which estimate costs",
                                    BriefName(Plainest(job_, options_.filter)));
     }
   }
-  if (robust && options_.part.index == 0) {
+  if (robust && options_.part.index == 0 && !stopped_) {
     RobustOptions drawn = *robust;
     drawn.progress = [this](double share) { Show("drawing", share); };
     answer.robust =
@@ -233,13 +247,20 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
 void PlanQuestion::Complete(PlanAnswer& answer, const std::optional<std::string>& explain) {
   answer.in_framework = InFramework(answer);
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
-  if (explain) {
+  if (stopped_) {
+    answer.seeks_remedies = false;
+  } else if (explain) {
     answer.explanation = Explain(*explain);
   } else if (answer.nearest_miss && answer.seeks_remedies) {
     SearchOptions quietly = options_;
+    quietly.stop = &stopped_;
     quietly.progress = [this](double share) { Show("looking for what would fit", share); };
     answer.remedies = Remedies(job_.model, job_.training, job_.cluster, quietly);
   }
+  if (!stopped_) return;  // what searches are stopped half way say is not said
+  answer.seeks_remedies = false;
+  answer.explanation.reset();
+  answer.remedies.clear();
 }
 
 SizeAnswer StartOf(const Job& job, SizeQuestion question) {
@@ -276,10 +297,11 @@ struct Solver {
   std::optional<Seconds> time;  // of each
   std::optional<RobustOptions> robust;
   std::vector<SweepAxis> axes;  // options of the training step to choose among
+  Stopped& stopped;
   Console& console;
 
   PlanAnswer Plans(const Job& job, const std::string& of) const {
-    return PlanQuestion(job, options, simulate, console, of).Plans(time, robust);
+    return PlanQuestion(job, options, simulate, stopped, console, of).Plans(time, robust);
   }
   // Only the first process has simulated, and knows which it is.
   std::size_t ChosenByFirst(std::size_t chosen) const {
@@ -589,11 +611,14 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
       (choices.empty() ? 1 : SweepPoints(choices)) * std::max<std::size_t>(1, aimed.nodes.size());
   if (time) time = (1 / double(searches)) * *time;
   const auto start = Clock::now();
-  const Solver solver{options, simulate.value_or(true), time, unlike, choices, console};
+  Stopped stopped = false;
+  const Solver solver{options, simulate.value_or(true), time, unlike, choices, stopped, console};
   PlanAnswer answer = aimed.nodes.size() > 1 ? solver.BestSize(job, aimed) : solver.Best(job, "");
   job.cluster = answer.job.cluster;
   job.training = answer.job.training;
-  PlanQuestion(job, options, solver.simulate, console).Complete(answer, explain);
+  PlanQuestion(job, options, solver.simulate, stopped, console).Complete(answer, explain);
+  if (stopped && answer.plans().empty()) throw Interrupted{SIGINT};
+  if (stopped) console.err << "millwright: interrupted: the best so far\n";
   answer.search_seconds = SecondsSince(start);
   if (asks_size && !answer.sizes) {
     answer.sizes = StartOf(job, std::move(aimed));
@@ -612,7 +637,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
       console.err << fmt::format("millwright: warning: {}\n", *outside);
     }
   }
-  if (sensitivity && !answer.plans().empty()) {
+  if (sensitivity && !answer.plans().empty() && !stopped) {
     Progress progress(console);
     answer.sensitivity = FindSensitivity(job, options, [&](const std::string& name) {
       progress.Show(("changing " + name).c_str());
@@ -649,6 +674,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
     console.err << fmt::format("millwright: no plan, so {} is not written\n",
                                Printable(*out, kMostNameShown));
   }
+  if (stopped) return kSignalled + SIGINT;
   if (answer.sizes && !answer.sizes->met) return 1;
   const bool yes = answer.explanation ? answer.explanation->fits : !answer.plans().empty();
   return yes ? 0 : 1;

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     std::cout.flush();
     return answer;
   } catch (const millwright::Interrupted& interrupted) {
-    code = 128 + interrupted.signal;
+    code = millwright::kSignalled + interrupted.signal;
     why = "interrupted";
   } catch (const millwright::ConfigError& error) {
     code = 2;

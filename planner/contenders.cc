@@ -39,7 +39,8 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
     const Estimator& estimator = estimators[std::size_t(thread)];
     all[i].estimate = estimator.Itemise(plans[i].plan);
     if (!options.simulate) return;
-    if (options.deadline && std::chrono::steady_clock::now() >= *options.deadline) {
+    const bool stopped = options.stop != nullptr && *options.stop;
+    if (stopped || (options.deadline && std::chrono::steady_clock::now() >= *options.deadline)) {
       ++too_late;
     } else {
       all[i].simulated = SimulatedCostOf(estimator, all[i].estimate, options.most_tasks);

@@ -7,6 +7,7 @@
 // apart they are.  A plan that fits by the estimate and not by the simulated peak is left out.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -48,6 +49,7 @@ struct ContenderOptions {
   int threads = 1;
   // Plans that are not begun by then keep their estimate.
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  const std::atomic<bool>* stop = nullptr;  // set: as if it had come
   double most_tasks = 4e6;  // of a merged step; more keep their estimate: half a second, 0.4 GB
   std::function<void(double share_done)> progress;  // from the calling thread
 };

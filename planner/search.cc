@@ -34,14 +34,23 @@ struct VisitOrder {
   }
 };
 
-// Until stopped by the time or by an exception of `progress`.
+// When to give up: at a time, or when told to.
+struct Limit {
+  std::optional<Clock::time_point> deadline;
+  const std::atomic<bool>* stop = nullptr;
+  bool Reached() const {
+    return (stop != nullptr && *stop) || (deadline && Clock::now() >= *deadline);
+  }
+};
+
+// Until the limit is reached, or `progress` throws.
 class Watch {
  public:
-  Watch(std::optional<Clock::time_point> deadline, const Progress& progress)
-      : deadline_(deadline), progress_(progress), stop_(deadline && Clock::now() >= *deadline) {}
+  Watch(const Limit& limit, const Progress& progress)
+      : limit_(limit), progress_(progress), stop_(limit.Reached()) {}
   const std::atomic<bool>& stop() const { return stop_; }
   void operator()(double share) {
-    if (deadline_ && Clock::now() >= *deadline_) stop_ = true;
+    if (limit_.Reached()) stop_ = true;
     if (!progress_) return;
     try {
       progress_(share);
@@ -51,10 +60,10 @@ class Watch {
     }
   }
   // Whether somebody has to look after the workers.
-  bool needed() const { return deadline_ || progress_; }
+  bool needed() const { return limit_.deadline || limit_.stop != nullptr || progress_; }
 
  private:
-  const std::optional<Clock::time_point> deadline_;
+  const Limit limit_;
   const Progress& progress_;
   std::atomic<bool> stop_;
 };
@@ -211,13 +220,12 @@ void Take(const std::vector<std::optional<Estimate>>& estimates, const Space& sp
 }
 
 // Does `work` for the first items while there is time, and says how many are left.
-std::int64_t InTime(std::size_t items, const Estimators& estimators,
-                    std::optional<Clock::time_point> deadline,
+std::int64_t InTime(std::size_t items, const Estimators& estimators, const Limit& limit,
                     const std::function<void(int, std::size_t)>& work) {
   std::atomic<std::int64_t> left = 0;
   ForEachInParallel(items, int(estimators.size()),
                     [&](int thread, std::size_t i) {
-                      if (deadline && Clock::now() >= *deadline) {
+                      if (limit.Reached()) {
                         ++left;
                       } else {
                         work(thread, i);
@@ -246,8 +254,8 @@ void ChooseByRank(const Space& space, const Estimators& estimators, const Search
     if (plain.pipeline > 1 && seen.insert(ShortName(plain)).second) plans.push_back(candidate.plan);
   }
   std::vector<std::optional<Estimate>> by_rank(plans.size());
-  certificate.not_by_rank =
-      InTime(plans.size(), estimators, options.deadline, [&](int thread, std::size_t i) {
+  certificate.not_by_rank = InTime(
+      plans.size(), estimators, {options.deadline, options.stop}, [&](int thread, std::size_t i) {
         by_rank[i] = BestByRank(estimators[std::size_t(thread)], plans[i], space.memory_limit,
                                 ChoicesOfRank(space, plans[i].schedule));
       });
@@ -325,7 +333,8 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
     const Clock::time_point now = Clock::now();
     until = now + (*until - now) / 2;
   }
-  result.certificate.undivided = InTime(candidates.size(), estimators, until, divide);
+  result.certificate.undivided =
+      InTime(candidates.size(), estimators, {until, options.stop}, divide);
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
@@ -379,9 +388,11 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   const bool split = options.split_layers && options.objective != Objective::kMemory;
   const double for_visits = !split ? 1 : options.recompute_by_rank ? 0.8 : 0.95;
   const auto start = Clock::now();
-  const auto until = [&](double share) -> std::optional<Clock::time_point> {
-    if (!options.deadline) return {};
-    return start + std::chrono::duration_cast<Clock::duration>(share * (*options.deadline - start));
+  const auto until = [&](double share) -> Limit {
+    if (!options.deadline) return {.deadline = {}, .stop = options.stop};
+    return {
+        start + std::chrono::duration_cast<Clock::duration>(share * (*options.deadline - start)),
+        options.stop};
   };
   const Progress first = options.progress ? [&](double) { options.progress(0); } : Progress();
   VisitOrder order{.floors = {}, .units = space.units()};
@@ -403,7 +414,8 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   }
   Visited own =
       Visit(space, order, ideal, estimators, options.part, {until(for_visits), options.progress});
-  if (options.deadline) Merge(own.findings, PlansOf(coarse));
+  // Of what is visited again, for which there may have been no time.
+  if (options.deadline || until(1).Reached()) Merge(own.findings, PlansOf(coarse));
   const Visited visited = Together(std::move(own), options.part, training);
   Merge(all, visited.findings);
 

@@ -28,6 +28,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -63,6 +64,8 @@ struct SearchOptions {
   // work alone takes least.  A share of the time is kept for dividing layers, and recomputation by
   // rank, of the best that were found.
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  // Set, by whom it may be: as if the deadline had come.
+  const std::atomic<bool>* stop = nullptr;
   Objective objective = Objective::kThroughput;
   SearchPart part;
   bool exhaustive = false;  // cost every candidate: the same plans and front, for the proof of it

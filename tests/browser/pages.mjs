@@ -279,9 +279,13 @@ console.log("large job: 4096 passes, zoom and hover");
   assert.deepEqual(ascending, [...ascending].sort((a, b) => a - b));
   await page.locator("table.plans th button", { hasText: "memory" }).click();
   assert.deepEqual(await memory(), [...ascending].reverse());
-  await page.locator("input").fill("pp8 tp4");
-  const left = answer.plans.filter(({ plan }) => plan.pp === 8 && plan.tp === 4).length;
-  assert.ok(left > 0 && left < answer.plans.length);
+  // Of degrees that some of the plans have, or that begin theirs.
+  const begins = (a, b) => String(a).startsWith(String(b));
+  const alike = (a) => answer.plans.filter(
+    ({ plan }) => begins(plan.pp, a.pp) && begins(plan.tp, a.tp));
+  const { plan: some } = answer.plans.find(({ plan }) => alike(plan).length < answer.plans.length);
+  await page.locator("input").fill(`pp${some.pp} tp${some.tp}`);
+  const left = alike(some).length;
   assert.equal(await rows.count(), left);
   await page.locator("details.facts summary").click();
   assert.ok((await page.locator("dd.code").innerText()).startsWith(`./mw plan ${question}`));

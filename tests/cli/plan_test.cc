@@ -2,11 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "report/page.h"
 #include "tests/cli/run_command.h"
@@ -149,14 +152,42 @@ TEST(Plan, BadBudgets) {
 TEST(Plan, InterruptsEndIt) {
   sigset_t held, before;
   sigemptyset(&held);
-  sigaddset(&held, SIGINT);
+  sigaddset(&held, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &held, &before);
-  raise(SIGINT);
+  raise(SIGTERM);
   const Outcome outcome = RunCommand("plan" + std::string(kSmall));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_EQ(outcome.code, 130);
+  EXPECT_EQ(outcome.code, 143);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(outcome.err, "millwright: interrupted\n");
+}
+
+// One that comes while a search of hours goes on.
+TEST(Plan, InterruptedItAnswersWithTheBestSoFar) {
+  sigset_t held, before;
+  sigemptyset(&held);
+  sigaddset(&held, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &held, &before);
+  std::thread impatient([] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    kill(getpid(), SIGINT);
+  });
+  const Outcome outcome = RunCommand(
+      "plan --json --model deepseek-v3 --cluster dgx-h100 --nodes 16384 --global-batch 7207200 "
+      "--seq 16384 --schedules all --sensitivity");
+  impatient.join();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(outcome.code, 130);
+  if (outcome.out.empty()) {  // a machine may be too slow for any plan
+    EXPECT_EQ(outcome.err, "millwright: interrupted\n");
+    return;
+  }
+  EXPECT_THAT(outcome.err, StartsWith("millwright: interrupted: the best so far\n"));
+  const Json json = Parsed(outcome);
+  EXPECT_FALSE(json["plans"].empty());
+  EXPECT_EQ(json["certificate"]["exact"], false);
+  EXPECT_GT(json["certificate"]["unvisited"], 1'000'000'000);
+  EXPECT_FALSE(json.contains("sensitivity"));
 }
 
 TEST(Plan, JsonKeys) {
