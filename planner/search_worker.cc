@@ -114,9 +114,9 @@ bool SearchWorker::Run(std::size_t unit) {
   };
   // Where no plan is known that others would be slower than, this is most of what there is.
   if (!space_.exhaustive && !space_.limited() && !smallest_) {
-    const std::int64_t candidates = count_.Of(shape);
     const StateFloor least = LeastState();
-    if (least.bytes > space_.memory_limit && candidates <= count_.Of(cut_)) {
+    if (least.bytes > space_.memory_limit && count_.Of(shape) <= count_.Of(cut_)) {
+      const std::int64_t candidates = count_.Of(shape);
       findings_.RejectForMemory(least.largest, candidates);
       findings_.RuleOut(Bound::kModelState, candidates);
       return true;
