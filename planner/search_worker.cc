@@ -351,6 +351,7 @@ void SearchWorker::ForEachChoice(const PipelineLayout& layout, ScheduleKind sche
 
 void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
                                const PipelineLayout& layout, const ParallelConfig& plan) {
+  if (!treats_) Treat(costs);
   const LayoutKey key = KeyOf(plan, space_.training);
   best_ = &findings_.best[key];
   LayoutKey other = key;
@@ -362,7 +363,6 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
   least_miss_ = plan.pipeline > 1 && std::isinf(space_.table_limit.step.value)
                     ? &findings_.least[key]
                     : nullptr;
-  if (!treats_) Treat(costs);
   if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
     CostHopeless(costs, terms, layout, plan);
     return;

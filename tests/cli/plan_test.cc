@@ -287,11 +287,13 @@ TEST(Plan, SaysWhatTheFrameworkCannotShard) {
   const std::string text = RunCommand("plan" + question).out;
   EXPECT_THAT(text, HasSubstr("The framework, megatron, has no ZeRO 2 or 3 with a pipeline."));
   EXPECT_THAT(text, HasSubstr("Not as they are in the framework: #1"));
-  const std::string offloaded =
-      RunCommand(
-          "plan --model llama-2-13b --cluster dgx-h100 --nodes 2 --global-batch 128 --seq "
-          "4096 --offload --require offload=1,pp=2")
-          .out;
+  const std::string with_offload =
+      "plan --model llama-2-13b --cluster dgx-h100 --nodes 2 --global-batch 128 --seq 4096 "
+      "--offload --require offload=1,pp=2";
+  const std::string offloaded = RunCommand(with_offload).out;
+  for (const char* threads : {"1", "3", "5"}) {
+    EXPECT_EQ(RunCommand(with_offload + " --threads " + threads).out, offloaded);
+  }
   EXPECT_THAT(offloaded, HasSubstr("has no offloaded layers with pipelines or recomputation. No "
                                    "plan that it"));
   EXPECT_THAT(offloaded, HasSubstr("layers are not"));
