@@ -247,11 +247,9 @@ PlanAnswer PlanQuestion::Plans(std::optional<Seconds> budget,
 void PlanQuestion::Complete(PlanAnswer& answer, const std::optional<std::string>& explain) {
   answer.in_framework = InFramework(answer);
   for (const RankedPlan& plan : answer.result.pareto) answer.pareto.push_back(Itemise(plan));
-  if (stopped_) {
-    answer.seeks_remedies = false;
-  } else if (explain) {
+  if (explain && !stopped_) {
     answer.explanation = Explain(*explain);
-  } else if (answer.nearest_miss && answer.seeks_remedies) {
+  } else if (answer.nearest_miss && answer.seeks_remedies && !stopped_) {
     SearchOptions quietly = options_;
     quietly.stop = &stopped_;
     quietly.progress = [this](double share) { Show("looking for what would fit", share); };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <set>
 
@@ -34,13 +33,13 @@ Contenders RankContenders(const ModelConfig& model, const TrainingConfig& traini
   std::vector<Contender> all(plans.size());
   const std::vector<Estimator> estimators =
       EstimatorsFor(model, training, cluster, options.threads);
+  const Limit limit{options.deadline, options.stop};
   std::atomic<int> too_late = 0;
   const auto work = [&](int thread, std::size_t i) {
     const Estimator& estimator = estimators[std::size_t(thread)];
     all[i].estimate = estimator.Itemise(plans[i].plan);
     if (!options.simulate) return;
-    const bool stopped = options.stop != nullptr && *options.stop;
-    if (stopped || (options.deadline && std::chrono::steady_clock::now() >= *options.deadline)) {
+    if (limit.Reached()) {
       ++too_late;
     } else {
       all[i].simulated = SimulatedCostOf(estimator, all[i].estimate, options.most_tasks);

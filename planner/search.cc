@@ -34,15 +34,6 @@ struct VisitOrder {
   }
 };
 
-// When to give up: at a time, or when told to.
-struct Limit {
-  std::optional<Clock::time_point> deadline;
-  const std::atomic<bool>* stop = nullptr;
-  bool Reached() const {
-    return (stop != nullptr && *stop) || (deadline && Clock::now() >= *deadline);
-  }
-};
-
 // Until the limit is reached, or `progress` throws.
 class Watch {
  public:

@@ -104,6 +104,11 @@ StateFloor SearchWorker::LeastState() {
   return least;
 }
 
+void SearchWorker::RuleOut(const StateFloor& too_large, std::int64_t candidates) {
+  findings_.RejectForMemory(too_large.largest, candidates);
+  findings_.RuleOut(Bound::kModelState, candidates);
+}
+
 bool SearchWorker::Run(std::size_t unit) {
   const LayerShape shape = space_.ShapeOf(unit);
   Enter(shape);
@@ -116,9 +121,7 @@ bool SearchWorker::Run(std::size_t unit) {
   if (!space_.exhaustive && !space_.limited() && !smallest_) {
     const StateFloor least = LeastState();
     if (least.bytes > space_.memory_limit && count_.Of(shape) <= count_.Of(cut_)) {
-      const std::int64_t candidates = count_.Of(shape);
-      findings_.RejectForMemory(least.largest, candidates);
-      findings_.RuleOut(Bound::kModelState, candidates);
+      RuleOut(least, count_.Of(shape));
       return true;
     }
   }
@@ -303,9 +306,7 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
         if (!floor) floor = terms[i]->FloorOfState();
       }
       if (hopeless(floor)) {
-        const std::int64_t candidates = space_.Choices(layout, schedule);
-        findings_.RejectForMemory(floor->largest, candidates);
-        findings_.RuleOut(Bound::kModelState, candidates);
+        RuleOut(*floor, space_.Choices(layout, schedule));
       } else {
         CostChoices(costs, *terms[i], layout, plan);
       }

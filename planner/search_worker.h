@@ -46,6 +46,7 @@ class SearchWorker {
   void Enter(const LayerShape& shape);
   // What the cut's state needs if it is laid out and sharded so that it fits, or else at least.
   StateFloor LeastState();
+  void RuleOut(const StateFloor& too_large, std::int64_t candidates);
   Seconds FloorOf(const LayerShape& shape, Seconds work, Seconds overlapped) const;
   Seconds FloorOf(const ShapeCosts& costs) const {
     return FloorOf(costs.shape, costs.work, costs.overlapped_work);
