@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/check.h"
+#include "planner/slowest_rank.h"
 #include "sim/schedule_timing.h"
 
 namespace millwright {
@@ -597,6 +598,9 @@ PipelineTerms::PipelineTerms(Unscheduled, const Estimator& estimator, const Shap
 void PipelineTerms::Reschedule(const ParallelConfig& plan) {
   const ScheduleChoice schedule = ScheduleOf(plan, std::int64_t(micro_batches_));
   forms_ = estimator_.Forms(schedule);
+  const double warm_up =
+      (virtual_stages_ - 1) * ranks_ + (ranks_ - 1) / (virtual_stages_ > 1 ? 1 : 2);
+  in_a_row_ = forms_ != nullptr ? 1 : std::min(1.0, warm_up / (micro_batches_ * virtual_stages_));
   steady_ = estimator_.Forms(ScheduleForms::Steady(schedule));
   const TrainingConfig& training = estimator_.training();
   transfer_ = send_ = steady_transfers_ = fill_transfers_ = Seconds(0);
@@ -885,6 +889,7 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
     cost.backward += n * layer.backward;
     cost.plain_backward += n * layer.plain_backward;
     cost.copies += n * layer.copy;
+    if (layer.copy.value > 0) cost.copied += n;
     if (n > 0) cost.layer_working_set = std::max(cost.layer_working_set, layer.working_set);
     if (forms_ == nullptr) return;
     cost.weight += n * layer.weight;
@@ -898,12 +903,7 @@ PipelineTerms::StageCost PipelineTerms::CostOfStage(std::size_t s, const Recompu
     add(treated, recompute.TreatedOf(*stage.content)[k]);
     if (treated < layers) add(layers - treated, recompute.RestOf(*stage.content)[k]);
   }
-  if (cost.copies.value > 0) {
-    cost.forward_wait = std::max(Seconds(0), cost.copies - cost.forward);
-    cost.backward_wait = std::max(Seconds(0), cost.copies - cost.backward);
-    cost.forward += cost.forward_wait;
-    cost.backward += cost.backward_wait;
-  }
+  if (cost.copies.value > 0) WaitForCopies(stage, cost);
   if (forms_ != nullptr) FinishPasses(stage, cost);
   if (ask == Ask::kTimeAndMemory) SetMemory(stage, (*held_)[s], s, recompute, cost);
 
@@ -951,6 +951,46 @@ void PipelineTerms::SetMemory(const Stage& stage, std::span<const Held> held_by_
   cost.peak = (stage.fixed_allocated + most) * (1 + slack_) + stage.overhead;
 }
 
+// A layer begins its forward when the copy of the one before the last has ended, and comes back
+// while the one before it is run (sim/step_graph.h).  Of passes of one kind in a row each takes its
+// copies' time at least.  Where forward and backward alternate, what two layers copy out drains
+// under the backward, and the first of a backward's layers comes back under the forward; but on the
+// rank with the head that is the forward of the same micro-batch, which must have copied it out.
+void PipelineTerms::WaitForCopies(const Stage& stage, StageCost& cost) const {
+  const double chunks = double(stage.content->chunks.size());
+  const double layers = stage.content->total_layers, copied = cost.copied / chunks;
+  const Seconds copy = (1 / cost.copied) * cost.copies;
+  // Of one layer, and from one that is copied to the next.
+  const Seconds forward = cost.forward - stage.forward, backward = cost.backward - stage.backward;
+  const Seconds one_forward = (1 / layers) * forward, one_backward = (1 / layers) * backward;
+  const Seconds forward_apart = (1 / cost.copied) * forward;
+  const Seconds backward_apart = (1 / cost.copied) * backward;
+  const auto at_least_none = [](Seconds time) { return std::max(Seconds(0), time); };
+
+  const Seconds forward_waits =
+      at_least_none(std::max(0.0, copied - 2) * at_least_none(copy - forward_apart) -
+                    (forward_apart - one_forward));
+  Seconds backward_waits = std::max(0.0, copied - 1) * at_least_none(copy - backward_apart);
+  Seconds back_again;
+  if (stage.content->head) {
+    const Seconds out =
+        one_forward + std::max(0.0, copied - 1) * std::max(copy, forward_apart) + copy;
+    const Seconds needed = copied * forward_apart + forward_waits + stage.forward + stage.backward +
+                           backward_apart - one_backward;
+    back_again = at_least_none(out + copy - needed);
+  }
+  const double alternate = 1 - in_a_row_;
+  cost.forward_wait =
+      in_a_row_ * at_least_none(cost.copies - cost.forward) + alternate * chunks * forward_waits;
+  cost.backward_wait = in_a_row_ * at_least_none(cost.copies - cost.backward) +
+                       alternate * (chunks * backward_waits + back_again);
+  // Both together take no less than the copies of either way.
+  cost.forward_wait += at_least_none(
+      cost.copies - (cost.forward + cost.forward_wait + cost.backward + cost.backward_wait));
+  cost.forward += cost.forward_wait;
+  cost.backward += cost.backward_wait;
+}
+
 // What a schedule that is not 1F1B asks of a rank besides.
 void PipelineTerms::FinishPasses(const Stage& stage, StageCost& cost) const {
   cost.weight += stage.weight;
@@ -990,7 +1030,9 @@ PipelineTerms::Ranks PipelineTerms::OverRanks(const RecomputeTerms& recompute,
       if (ranks.slowest_stage == s) ranks.slowest_passes = passes;
       ranks.passes += like_it * passes;
     }
-    ranks.data = std::max(ranks.data, ExposedData(stages_[s], cost));
+    const Seconds data = ExposedData(stages_[s], cost);
+    ranks.data = std::max(ranks.data, data);
+    ranks.data_sum += like_it * data;
     ranks.peak = std::max(ranks.peak, cost.peak);
     ranks.host = std::max(ranks.host, cost.host);
     each(s, cost);
@@ -1030,6 +1072,7 @@ PipelineTerms::Makespan PipelineTerms::FormsMakespan(const Ranks& ranks) const {
       std::clamp(m * steady_->Pace(others) - own(others), Seconds(0), std::max(Seconds(0), beside));
   const Seconds slower = own(slow) - own(others);
   result.total = makespan + std::max(Seconds(0), slower - waits);
+  result.even = makespan;
   result.bubble = result.total - result.transfers - own(slow);
   return result;
 }
@@ -1047,6 +1090,8 @@ PipelineTerms::Makespan PipelineTerms::MakespanOf(const Ranks& ranks) const {
   Makespan m;
   m.total =
       ranks.sum / virtual_stages_ + (micro_batches_ - 1 / virtual_stages_) * pace + fill_transfers_;
+  m.even = m.total - (micro_batches_ - 1 / virtual_stages_) *
+                         (pace - std::min(pace, others + steady_transfers_));
   m.transfers = (micro_batches_ - 1 / virtual_stages_) * (pace - own_pace) + fill_transfers_;
   // What is left beside the slowest rank's own work: other stages' fill and drain, and waiting for
   // longer chunks.
@@ -1165,12 +1210,51 @@ Seconds PipelineTerms::Step(const RecomputeTerms& recompute) const {
   return MakespanOf(ranks).total + ranks.data + optimizer_;
 }
 
+Seconds PipelineTerms::LeastSlowestOf(const RecomputeTerms& recompute) const {
+  std::vector<RanksToFill> ranks;
+  std::vector<LayersToDivide> layers(shape_.kinds.size());
+  const bool split = forms_ != nullptr && forms_->splits_backward();
+  const auto time = [&](const TreatedLayer& layer) {
+    return layer.forward + layer.backward + (split ? layer.split_more : Seconds(0));
+  };
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const Stage& stage = stages_[s];
+    const StageContent& content = *stage.content;
+    const double like_it = double(content.ranks.size());
+    ranks.push_back({.count = like_it,
+                     .own = (1 / copies_) * (stage.forward + stage.backward +
+                                             (split ? stage.split_more : Seconds(0)))});
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      const double treated = recompute.Treated(content, s, k);
+      const double others = content.layers[k] - treated;
+      layers[k].count += like_it * content.layers[k];
+      layers[k].each += like_it * treated * time(recompute.TreatedOf(content)[k]);
+      if (others > 0) layers[k].each += like_it * others * time(recompute.RestOf(content)[k]);
+    }
+  }
+  for (LayersToDivide& kind : layers) {
+    if (kind.count > 0) kind.each = (1 / (copies_ * kind.count)) * kind.each;
+  }
+  return LeastSlowest(layers, ranks);
+}
+
+Seconds PipelineTerms::StepIfDivided(const RecomputeTerms& recompute) const {
+  Ranks ranks = OverRanks<Ask::kTime>(recompute, [](std::size_t, const StageCost&) {});
+  const Seconds as_it_is = MakespanOf(ranks).total;
+  const Seconds mean = (1 / ranks_) * ranks.sum;
+  ranks.slowest = std::clamp(LeastSlowestOf(recompute), mean, std::max(mean, ranks.slowest));
+  if (forms_ != nullptr) ranks.slowest_passes = (ranks.slowest / ranks.sum) * ranks.passes;
+  return std::min(as_it_is, MakespanOf(ranks).total) + (1 / ranks_) * ranks.data_sum + optimizer_;
+}
+
 QuickCost PipelineTerms::Cost(const RecomputeTerms& recompute) const {
   const Ranks ranks =
       OverRanks<Ask::kTimeAndMemory>(recompute, [](std::size_t, const StageCost&) {});
-  return {.step = MakespanOf(ranks).total + ranks.data + optimizer_,
+  const Makespan makespan = MakespanOf(ranks);
+  return {.step = makespan.total + ranks.data + optimizer_,
           .peak = ranks.peak,
-          .host = OfDomain(ranks.host)};
+          .host = OfDomain(ranks.host),
+          .even_pace = makespan.even + (1 / ranks_) * ranks.data_sum + optimizer_};
 }
 
 std::vector<RankCost> PipelineTerms::CostOfRanks(const RecomputeTerms& recompute) const {

@@ -166,10 +166,12 @@ void Merge(Findings& into, const Findings& from) {
   };
   keep(into.objective, into.best, from.best);
   into.leaders.Merge(from.leaders);
+  into.divisible.Merge(from.divisible);
   into.near.Merge(from.near);
   keep(into.objective, into.by_rank, from.by_rank);
   keep(Objective::kMemory, into.least, from.least);
   for (const RankedPlan& plan : from.pareto.plans()) into.pareto.Add(plan);
+  into.fastest = std::min(into.fastest, from.fastest);
   into.searched += from.searched;
   for (std::size_t i = 0; i < kBounds; ++i) into.ruled_out[i] += from.ruled_out[i];
   for (std::size_t i = 0; i < kRejectionReasons; ++i) into.rejected[i] += from.rejected[i];

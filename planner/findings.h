@@ -107,8 +107,11 @@ class Leaders {
 struct Findings {
   Objective objective = Objective::kThroughput;
   std::map<LayoutKey, std::optional<RankedPlan>> best;  // of each layout, where one fits
-  Leaders leaders;                                      // of all that fit,
-  Leaders near;                                         //   and of those that nearly do
+  Leaders leaders;                                      // of all that fit
+  // Plans whose layers may be divided otherwise, with what their steps would be then
+  // (PipelineTerms::StepIfDivided) in the place of their own: those that fit as they are, and those
+  // that nearly do.
+  Leaders divisible, near;
   // And the fastest where each stage has the fastest choice of recomputation with which it fits:
   // the plan without one, and its step with them.
   std::map<LayoutKey, std::optional<RankedPlan>> by_rank;
@@ -116,8 +119,9 @@ struct Findings {
   // that needs least memory, which may fit with its layers divided otherwise.
   std::map<LayoutKey, std::optional<RankedPlan>> least;
   ParetoFront pareto;
-  std::int64_t searched = 0;                      // costed, whether they fit or not
-  std::array<std::int64_t, kBounds> ruled_out{};  // candidates
+  Seconds fastest{std::numeric_limits<double>::infinity()};  // candidate, its layers as they are
+  std::int64_t searched = 0;                                 // costed, whether they fit or not
+  std::array<std::int64_t, kBounds> ruled_out{};             // candidates
   std::array<std::int64_t, kRejectionReasons> rejected{};
   std::array<OutOfMemory, kMemoryItems> out_of_memory{};
 

@@ -105,10 +105,12 @@ std::string BytesOf(const Findings& findings) {
     }
   }
   for (const std::vector<RankedPlan>& plans :
-       {findings.leaders.Sorted(), findings.near.Sorted(), findings.pareto.plans()}) {
+       {findings.leaders.Sorted(), findings.divisible.Sorted(), findings.near.Sorted(),
+        findings.pareto.plans()}) {
     io(plans.size());
     for (const RankedPlan& plan : plans) Fields(io, plan);
   }
+  io(findings.fastest);
   io(findings.searched);
   io(findings.ruled_out);
   io(findings.rejected);
@@ -140,8 +142,10 @@ Findings FindingsOf(std::string_view bytes, const TrainingConfig& training) {
     }
   };
   each([&](const RankedPlan& plan) { findings.leaders.Add(plan, training); });
+  each([&](const RankedPlan& plan) { findings.divisible.Add(plan, training); });
   each([&](const RankedPlan& plan) { findings.near.Add(plan, training); });
   each([&](const RankedPlan& plan) { findings.pareto.Add(plan); });
+  io(findings.fastest);
   io(findings.searched);
   io(findings.ruled_out);
   io(findings.rejected);

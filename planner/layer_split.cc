@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "planner/feasibility.h"
+#include "planner/search_space.h"
 
 namespace millwright {
 namespace {
@@ -21,6 +22,7 @@ constexpr double kWorthIt = 1e-3;  // of the step: less is within what the estim
 // Where the plan does not fit as it is, how much slower than it the slowest rank may be: tried in
 // turn, since tight bounds leave few states.
 constexpr double kSlower[] = {1, 1.2, 1.6, 2.5};
+constexpr Seconds kNoLimit{std::numeric_limits<double>::infinity()};
 
 // Ranks that hold stage `front` of a copy of the model and, where stages are mirrored, `back`.
 struct Slot {
@@ -66,9 +68,13 @@ constexpr Value kNone{std::numeric_limits<double>::infinity(), 0};
 
 class Splitter {
  public:
-  // `choices`: of recomputation, of which each rank has its best; of several.
+  // `choices`: of recomputation, of which each rank has its best of several.
   Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit,
            std::span<const Recompute> choices);
+
+  // From here on all ranks do as `choice` says, one of those given; false where another of them is
+  // no worse.
+  bool GiveAll(const Recompute& choice);
 
   // The plan with its layers divided, of the fastest split whose slowest rank takes `bound` at
   // most; where choices let ranks trade work for another's, of several that may be fastest.
@@ -98,7 +104,16 @@ class Splitter {
     Seconds slowest, sum;
     bool fits = true;
     std::vector<int> choices;
-    void Add(const RankCost& cost, int choice, bool fits);
+    void Add(Seconds time, int choice, bool fits);
+  };
+  struct OfChoice {
+    Seconds time;
+    bool fits = true;
+  };
+  // Of a rank with some layers: what each choice costs.
+  struct RankCosts {
+    int longest = 0;  // of its chunks
+    std::vector<OfChoice> choices;
   };
   // Slot by slot over how many layers are taken at the front and at the back: least of the join of
   // all values, among pieces whose ranks fit and take `bound` at most.
@@ -109,7 +124,8 @@ class Splitter {
                     const Act& act) const;
   const SlotCost& CostOf(std::size_t slot, const Piece& piece);
   StageContent ContentOf(int rank, const Slot& slot, const Piece& piece) const;
-  void AddBest(const StageContent& of_rank, SlotCost& cost) const;
+  RankCosts CostsOf(const StageContent& of_rank) const;
+  void AddBest(const RankCosts& of_rank, SlotCost& cost) const;
   ParallelConfig PlanOf(std::vector<int> layers, const std::vector<int>& choices) const;
   std::optional<Solution> LeastWork(Seconds bound);
   void AddFaster(const Solution& of_slowest, std::vector<ParallelConfig>& plans);
@@ -118,9 +134,9 @@ class Splitter {
     return work_before_[std::size_t(end)] - work_before_[std::size_t(first)];
   }
   std::size_t At(int front, int back) const {
-    return std::size_t(front) * (kinds_.size() + 1) + std::size_t(back);
+    return std::size_t(front) * backs_ + std::size_t(back);
   }
-  std::size_t WindowId(int first, int layers);
+  int WindowId(int first, int layers);
 
   const Estimator& estimator_;
   const ParallelConfig& plan_;
@@ -132,10 +148,14 @@ class Splitter {
   std::vector<Choice> choices_;
   bool has_full_ = false;             // among them, of all layers
   std::vector<int> kinds_;            // of every layer
+  std::size_t backs_ = 1;             // how many layers there may be at the back, none among them
   std::vector<Seconds> work_before_;  // of the layers before each, with nothing run again
-  std::map<std::vector<int>, std::size_t> windows_;  // rows of layer kinds, numbered
-  std::unordered_map<std::int64_t, std::size_t> window_at_;
-  std::map<std::array<std::size_t, 3>, SlotCost> costs_;
+  std::map<std::vector<int>, int> windows_;  // rows of layer kinds, numbered
+  std::vector<int> window_at_;               // by first layer and their number; -1: not known yet
+  // By slot and windows: of each of the slot's ranks, and of all with what they do.
+  std::unordered_map<std::int64_t, std::vector<RankCosts>> of_ranks_;
+  std::unordered_map<std::int64_t, SlotCost> costs_;
+  int given_ = -1;  // the choice of all ranks; -1: each has its best
 };
 
 Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes limit,
@@ -175,6 +195,8 @@ Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes
       work_before_.push_back(work_before_.back() + layer.forward + layer.plain_backward);
     }
   }
+  if (!slots_.empty() && slots_.front().back) backs_ = kinds_.size() + 1;
+  window_at_.assign((kinds_.size() + 1) * (kinds_.size() + 1), -1);
 }
 
 StageContent Splitter::ContentOf(int rank, const Slot& slot, const Piece& piece) const {
@@ -200,60 +222,84 @@ StageContent Splitter::ContentOf(int rank, const Slot& slot, const Piece& piece)
   return content;
 }
 
-void Splitter::SlotCost::Add(const RankCost& cost, int choice, bool has_room) {
-  slowest = std::max(slowest, cost.time);
-  sum += cost.time;
+bool Splitter::GiveAll(const Recompute& choice) {
+  const auto at = std::find_if(choices_.begin(), choices_.end(),
+                               [&](const Choice& c) { return c.recompute == choice; });
+  given_ = int(at - choices_.begin());
+  costs_.clear();
+  return at != choices_.end();
+}
+
+void Splitter::SlotCost::Add(Seconds time, int choice, bool has_room) {
+  slowest = std::max(slowest, time);
+  sum += time;
   fits = fits && has_room;
   choices.push_back(choice);
 }
 
-// The fastest choice that fits; where none does, any.
-void Splitter::AddBest(const StageContent& of_rank, SlotCost& cost) const {
+Splitter::RankCosts Splitter::CostsOf(const StageContent& of_rank) const {
   const std::vector<StageContent> stages = {of_rank};
   PipelineTerms terms(estimator_, shape_, stages, plan_);
   terms.SetInFlight();
-  std::size_t longest = 0;
-  for (const std::vector<int>& chunk : of_rank.chunks) longest = std::max(longest, chunk.size());
-  RankCost best;
-  int of_best = -1;
+  RankCosts costs;
+  for (const auto& chunk : of_rank.chunks)
+    costs.longest = std::max(costs.longest, int(chunk.size()));
+  for (const Choice& choice : choices_) {
+    const std::vector<int> some = SomeLayers(stages, choice.recompute);
+    const RankCost one =
+        terms.CostOfRanks({.treated = choice.treated, .rest = choice.rest, .some = some}).front();
+    costs.choices.push_back(
+        {.time = one.time, .fits = one.peak <= limit_ && HostHolds(one.host, host_limit_)});
+  }
+  return costs;
+}
+
+// The choice of all ranks, or the fastest that fits; where none does, any.
+void Splitter::AddBest(const RankCosts& of_rank, SlotCost& cost) const {
+  if (given_ >= 0) {
+    const OfChoice& one = of_rank.choices[std::size_t(given_)];
+    cost.Add(one.time, given_, one.fits);
+    return;
+  }
+  int best = -1;
   for (std::size_t c = 0; c < choices_.size(); ++c) {
     const Recompute& recompute = choices_[c].recompute;
     // No more than there are: that is all of them.
-    if (has_full_ && recompute.full_layers > 0 && recompute.full_layers >= int(longest)) continue;
-    if (recompute.offload_layers > std::max(1, int(longest)) && choices_.size() > 1) continue;
-    const std::vector<int> some = SomeLayers(stages, recompute);
-    const RankCost one =
-        terms.CostOfRanks({.treated = choices_[c].treated, .rest = choices_[c].rest, .some = some})
-            .front();
-    if (one.peak > limit_ || !HostHolds(one.host, host_limit_)) continue;
-    if (of_best >= 0 && one.time >= best.time) continue;
-    best = one;
-    of_best = int(c);
+    if (has_full_ && recompute.full_layers > 0 && recompute.full_layers >= of_rank.longest) {
+      continue;
+    }
+    if (recompute.offload_layers > std::max(1, of_rank.longest) && choices_.size() > 1) continue;
+    const OfChoice& one = of_rank.choices[c];
+    if (!one.fits || (best >= 0 && one.time >= of_rank.choices[std::size_t(best)].time)) continue;
+    best = int(c);
   }
-  cost.Add(best, of_best, of_best >= 0);
+  cost.Add(best >= 0 ? of_rank.choices[std::size_t(best)].time : Seconds(0), best, best >= 0);
 }
 
-std::size_t Splitter::WindowId(int first, int layers) {
-  const auto [at, inserted] =
-      window_at_.try_emplace(std::int64_t{first} << 32 | std::int64_t{layers});
-  if (inserted) {
-    at->second =
-        windows_
-            .emplace(std::vector<int>(kinds_.begin() + first, kinds_.begin() + first + layers),
-                     windows_.size())
-            .first->second;
+int Splitter::WindowId(int first, int layers) {
+  int& id = window_at_[std::size_t(first) * (kinds_.size() + 1) + std::size_t(layers)];
+  if (id < 0) {
+    const auto begin = kinds_.begin() + first;
+    id = windows_.emplace(std::vector<int>(begin, begin + layers), int(windows_.size()))
+             .first->second;
   }
-  return at->second;
+  return id;
 }
 
 const Splitter::SlotCost& Splitter::CostOf(std::size_t slot, const Piece& piece) {
-  const auto [at, inserted] = costs_.try_emplace(
-      {slot, WindowId(piece.first, piece.front), WindowId(piece.end - piece.back, piece.back)});
-  if (inserted) {
+  const int front = WindowId(piece.first, piece.front);
+  const int back = WindowId(piece.end - piece.back, piece.back);
+  const std::int64_t most = std::ssize(window_at_);
+  const std::int64_t key = (std::int64_t(slot) * most + front) * most + back;
+  const auto [at, inserted] = costs_.try_emplace(key);
+  if (!inserted) return at->second;
+  const auto [of_ranks, are_new] = of_ranks_.try_emplace(key);
+  if (are_new) {
     for (const int rank : slots_[slot].ranks) {
-      AddBest(ContentOf(rank, slots_[slot], piece), at->second);
+      of_ranks->second.push_back(CostsOf(ContentOf(rank, slots_[slot], piece)));
     }
   }
+  for (const RankCosts& of_rank : of_ranks->second) AddBest(of_rank, at->second);
   return at->second;
 }
 
@@ -293,7 +339,7 @@ std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Of& value
   const int layers = int(kinds_.size());
   const bool mirrored = slots_.front().back.has_value();
   std::vector<std::vector<State>> best(slots_.size() + 1,
-                                       std::vector<State>(At(layers, layers) + 1));
+                                       std::vector<State>((kinds_.size() + 1) * backs_));
   best[0][0].value = {0, 0};
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     for (int front = 0; front <= layers; ++front) {
@@ -310,8 +356,8 @@ std::optional<Splitter::Solution> Splitter::Solve(Seconds bound, const Of& value
       }
     }
   }
-  int front = 0;
-  for (int i = 1; i <= layers; ++i) {
+  int front = mirrored ? 0 : layers;
+  for (int i = 1; mirrored && i <= layers; ++i) {
     if (best.back()[At(i, layers - i)].value < best.back()[At(front, layers - front)].value) {
       front = i;
     }
@@ -370,7 +416,7 @@ std::vector<ParallelConfig> Splitter::Best(Seconds bound) {
       [](const Value& a, const Value& b) { return std::max(a, b); });
   if (!slowest) return {};
   bound = Seconds(slowest->value[0]);
-  const bool one_choice = choices_.size() == 1;
+  const bool one_choice = choices_.size() == 1 || given_ >= 0;
   const auto solution = one_choice ? Solve(
                                          bound,
                                          [](const SlotCost&, const Piece& p) {
@@ -426,7 +472,7 @@ std::optional<ParallelConfig> Splitter::WithItsLayers() const {
   plain.rank_recompute.clear();
   SlotCost all;
   for (const StageContent& of_rank : StagesOfPlan(estimator_.model(), plain)) {
-    AddBest(of_rank, all);
+    AddBest(CostsOf(of_rank), all);
   }
   if (!all.fits) return {};
   return PlanOf(plan_.stage_layers, all.choices);
@@ -451,6 +497,7 @@ class Improved {
       : estimator_(estimator), limit_(memory_limit), as_it_is_(estimator.Itemise(plan)) {}
 
   bool fits() const { return as_it_is_.FitsIn(limit_); }
+  Seconds as_it_is() const { return as_it_is_.step; }
   void Try(const ParallelConfig& plan) {
     Estimate estimate = estimator_.Itemise(plan);
     if (!estimate.FitsIn(limit_)) return;
@@ -466,10 +513,11 @@ class Improved {
   std::optional<Estimate> best_;
 };
 
-// Where the plan fits no slowest rank may be slower than `slowest`.
-void TrySplits(Splitter& splitter, Seconds slowest, Improved& improved) {
+// Where the plan fits no slowest rank may be slower than `slowest`; where it does not and is no
+// faster than `limit`, neither: with a slower rank it would not be.
+void TrySplits(Splitter& splitter, Seconds slowest, Seconds limit, Improved& improved) {
   for (const double slower : kSlower) {
-    if (improved.fits() && slower > 1) return;
+    if (slower > 1 && (improved.fits() || improved.as_it_is() >= limit)) return;
     const std::vector<ParallelConfig> splits = splitter.Best(slower * slowest);
     for (const ParallelConfig& split : splits) improved.Try(split);
     if (!splits.empty()) return;
@@ -482,44 +530,65 @@ bool CanSplit(const ParallelConfig& plan) { return plan.pipeline > 1 && !SlotsOf
 
 std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConfig& plan,
                                   Bytes memory_limit) {
-  MILLWRIGHT_CHECK(plan.rank_recompute.empty());
-  if (!CanSplit(plan)) return {};
-  Improved improved(estimator, plan, memory_limit);
-  Splitter splitter(estimator, plan, memory_limit, {&plan.recompute, 1});
-  TrySplits(splitter, splitter.SlowestOf(plan), improved);
-  return std::move(improved.best());
+  return BestSplitOfAny(estimator, plan, memory_limit, {}, kNoLimit);
 }
 
 std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const ParallelConfig& plan,
                                        Bytes memory_limit, std::span<const Recompute> choices,
                                        Seconds limit) {
+  MILLWRIGHT_CHECK(plan.rank_recompute.empty());
   if (!CanSplit(plan)) return {};
   const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
+  const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator.model(), plan));
+  const PipelineTerms terms(estimator, shape, stages, plan);
   std::vector<TreatedChoice> treated;
   for (const Recompute& choice : choices) treated.push_back({&choice, shape.Treat(choice)});
   struct Candidate {
-    ParallelConfig plan;
-    Seconds step;
-    Bytes kept;  // of a micro-batch by a layer of each kind
+    Recompute recompute;
+    Seconds step;  // if it were divided well
+    Bytes kept;    // of a micro-batch by a layer of each kind
   };
-  std::vector<Candidate> candidates;
-  for (const TreatedChoice& choice : Undominated(treated)) {
-    Candidate candidate{.plan = plan, .step{}, .kept{}};
-    candidate.plan.recompute = *choice.recompute;
-    candidate.step = estimator.Itemise(candidate.plan).step;
-    for (const TreatedLayer& layer : choice.treated) candidate.kept += layer.saved;
-    if (candidate.step < limit) candidates.push_back(std::move(candidate));
+  std::vector<Candidate> others;
+  std::vector<Recompute> all = {plan.recompute};
+  for (TreatedChoice& choice : Undominated(treated)) {
+    if (*choice.recompute == plan.recompute) continue;
+    if (Overlaps(plan.schedule)) shape.Pair(*choice.recompute, choice.treated);
+    const RecomputeTerms recompute{.treated = choice.treated, .rest = {}, .some = {}};
+    others.push_back({*choice.recompute, terms.StepIfDivided(recompute), Bytes(0)});
+    for (const TreatedLayer& layer : choice.treated) others.back().kept += layer.saved;
+    all.push_back(*choice.recompute);
   }
-  if (candidates.empty()) return {};
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
-  std::optional<Estimate> best = BestSplit(estimator, candidates.front().plan, memory_limit);
-  if (!best) return {};
-  std::stable_sort(candidates.begin() + 1, candidates.end(),
+  std::stable_sort(others.begin(), others.end(),
                    [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
-  for (std::size_t i = 1; i < candidates.size() && candidates[i].step < best->step; ++i) {
-    std::optional<Estimate> other = BestSplit(estimator, candidates[i].plan, memory_limit);
-    if (other && other->step < best->step) best = std::move(other);
+
+  Splitter splitter(estimator, plan, memory_limit, all);
+  std::optional<Estimate> best;
+  const auto divide = [&](const Recompute& recompute) {
+    ParallelConfig treated_so = plan;
+    treated_so.recompute = recompute;
+    Improved improved(estimator, treated_so, memory_limit);
+    if (!splitter.GiveAll(recompute)) return;
+    TrySplits(splitter, splitter.SlowestOf(treated_so), limit, improved);
+    if (std::optional<Estimate>& split = improved.best(); split && split->step < limit) {
+      limit = split->step;
+      best = std::move(split);
+    }
+  };
+  const Estimate own = estimator.Itemise(plan);
+  const bool fits = own.FitsIn(memory_limit);
+  if (fits) limit = std::min(limit, own.step);
+  divide(plan.recompute);
+  if (!fits && !best && !others.empty()) {
+    const auto least =
+        std::min_element(others.begin(), others.end(),
+                         [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
+    divide(least->recompute);
+    if (!best) return {};
+    others.erase(least);
+  }
+  for (const Candidate& other : others) {
+    if (other.step >= limit) break;
+    divide(other.recompute);
   }
   return best;
 }
@@ -535,7 +604,7 @@ std::optional<Estimate> BestByRank(const Estimator& estimator, const ParallelCon
     const Seconds own = splitter.SlowestOf(*as_they_are);
     slowest = improved.fits() ? std::min(slowest, own) : own;
   }
-  if (CanSplit(plan)) TrySplits(splitter, slowest, improved);
+  if (CanSplit(plan)) TrySplits(splitter, slowest, kNoLimit, improved);
   return std::move(improved.best());
 }
 

@@ -47,9 +47,10 @@ bool CanSplit(const ParallelConfig& plan);
 std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConfig& plan,
                                   Bytes memory_limit);
 
-// Of a plan that does not fit: the same with one of `choices` on all ranks, the fastest of those
-// with which a split fits and which, with the plan's own layers, take less than `limit`.  Empty
-// where no split fits with the one of them that keeps least.
+// The same, or with one of `choices` of recomputation on all ranks in the place of its own where
+// that is faster: the plan may fit or come to its own with another.  Where nothing fits with the
+// one of them that keeps least, none of the others is tried.  What takes `limit` or more is of no
+// interest, and may be missing.
 std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const ParallelConfig& plan,
                                        Bytes memory_limit, std::span<const Recompute> choices,
                                        Seconds limit);

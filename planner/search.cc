@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "cost_models/operators.h"
@@ -267,69 +268,100 @@ void ChooseByRank(const Space& space, const Estimators& estimators, const Search
   Take(by_rank, space, all);
 }
 
-// So many that nearly fit are tried whatever is listed.
-constexpr int kLeastNear = 64;
+// What may be divided next: of each layout what could be its fastest plan, if it were divided as
+// well as whole layers allow and if memory let it, and of these the first `top`.
+std::vector<RankedPlan> NextToDivide(const Space& space, const Findings& all, int top,
+                                     Seconds limit, std::span<const RankedPlan> divided) {
+  std::vector<RankedPlan> candidates = all.divisible.Sorted();
+  const std::vector<RankedPlan> near = all.near.Sorted();
+  candidates.insert(candidates.end(), near.begin(), near.end());
+  std::sort(candidates.begin(), candidates.end(), Before);
+  std::set<LayoutKey> seen;
+  std::vector<RankedPlan> next;
+  for (const RankedPlan& candidate : candidates) {
+    if (candidate.step > limit || int(next.size()) == top) break;
+    const LayoutKey key = KeyOf(candidate.plan, space.training);
+    const auto best = all.best.find(key);
+    const bool has_best = best != all.best.end() && best->second;
+    if (has_best && candidate.step >= best->second->step) continue;
+    if (Holds(divided, candidate) || !seen.insert(key).second) continue;
+    next.push_back(candidate);
+  }
+  return next;
+}
 
-// Divides the layers anew of the `top` fastest plans, and of those faster than the last of them
-// that nearly fit, with their own recomputation or what makes them fit; where fewer layouts fit,
-// of what comes nearest in the others too; and chooses recomputation for each of their ranks, where
-// that is asked for.
+// Divides the layers anew of all that may be among the `top` plans with it, fit or nearly fit, but
+// for those that it was done for before, which it adds to.  For how many there was no time.
+std::int64_t DivideBest(const Space& space, const Estimators& estimators, const Limit& until,
+                        int top, Findings& all, std::vector<RankedPlan>& divided) {
+  while (true) {
+    const std::vector<RankedPlan> table = BestOfLayouts(all, top, false);
+    const Seconds limit = int(table.size()) == top
+                              ? table.back().step
+                              : std::max(space.table_limit.step, space.front_limit);
+    const std::vector<RankedPlan> next = NextToDivide(space, all, top, limit, divided);
+    if (next.empty()) return 0;
+    std::vector<std::optional<Estimate>> split(next.size());
+    const std::int64_t left =
+        InTime(next.size(), estimators, until, [&](int thread, std::size_t i) {
+          split[i] = BestSplitOfAny(estimators[std::size_t(thread)], next[i].plan,
+                                    space.memory_limit, space.choices, limit);
+        });
+    Take(split, space, all);
+    if (left > 0) return left;
+    divided.insert(divided.end(), next.begin(), next.end());
+  }
+}
+
+// Of those whose layers were divided anew so many get their recomputation chosen by rank as well.
+constexpr std::size_t kMostByRank = 64;
+
+// Divides the layers anew of what may be among the best with it; of as many that are next to as
+// fast, which simulation may prefer; and, where fewer layouts fit than are asked for, of what comes
+// nearest in the others.  Chooses recomputation for each of their ranks, where that is asked for.
 void SplitLayers(const Space& space, const Estimators& estimators, const SearchOptions& options,
-                 Findings& all, SearchResult& result) {
+                 std::vector<RankedPlan> divided, Findings& all, SearchResult& result) {
   const int top = options.top;
-  std::vector<RankedPlan> candidates = BestOfLayouts(all, top, false);
-  const bool enough = int(candidates.size()) == top;
-  const Seconds limit =
-      enough ? candidates.back().step : std::max(space.table_limit.step, space.front_limit);
-  // And as many that are not the best of their layout as they are.
-  std::vector<RankedPlan> others;
-  for (const RankedPlan& plan : all.leaders.Sorted()) {
-    if (int(others.size()) < top && plan.step <= limit && plan.plan.pipeline > 1 &&
-        !Holds(candidates, plan)) {
-      others.push_back(plan);
-    }
+  std::optional<Clock::time_point> until = options.deadline;
+  if (until && options.recompute_by_rank) {  // half of what is left is for that
+    const Clock::time_point now = Clock::now();
+    until = now + (*until - now) / 2;
   }
-  std::vector<RankedPlan> near;
-  for (const RankedPlan& plan : all.near.Sorted()) {
-    const std::optional<RankedPlan>& fits = all.best[KeyOf(plan.plan, space.training)];
-    if (plan.step <= limit && (!fits || plan.step < fits->step)) near.push_back(plan);
+  const Limit limit{until, options.stop};
+  std::int64_t& undivided = result.certificate.undivided;
+  undivided = DivideBest(space, estimators, limit, top, all, divided);
+
+  const std::vector<RankedPlan> table = BestOfLayouts(all, top, false);
+  const bool enough = int(table.size()) == top;
+  std::vector<RankedPlan> more;
+  for (const RankedPlan& plan : all.divisible.Sorted()) {
+    if (int(more.size()) == top || (enough && plan.step > table.back().step)) break;
+    if (!Holds(divided, plan)) more.push_back(plan);
   }
-  const int most = std::max(2 * top, kLeastNear);
-  if (int(near.size()) > most) near.resize(std::size_t(most));
-  // Where layouts are few, of each in which nothing fits as it is what comes nearest.
+  const std::size_t others = more.size();
   std::vector<RankedPlan> least;
   for (const auto& [key, plan] : all.least) {
     if (!enough && plan && !all.best[key]) least.push_back(*plan);
   }
   std::sort(least.begin(), least.end(), Smaller);
   if (int(least.size()) > top) least.resize(std::size_t(top));
-  candidates.insert(candidates.end(), others.begin(), others.end());
-  const std::size_t fit = candidates.size(), fit_or_near = fit + near.size();
-  candidates.insert(candidates.end(), near.begin(), near.end());
-  candidates.insert(candidates.end(), least.begin(), least.end());
-
-  std::vector<std::optional<Estimate>> split(candidates.size());
-  const auto divide = [&](int thread, std::size_t i) {
+  more.insert(more.end(), least.begin(), least.end());
+  std::vector<std::optional<Estimate>> split(more.size());
+  undivided += InTime(more.size(), estimators, limit, [&](int thread, std::size_t i) {
     const Estimator& estimator = estimators[std::size_t(thread)];
-    const ParallelConfig& plan = candidates[i].plan;
-    if (i < fit_or_near) split[i] = BestSplit(estimator, plan, space.memory_limit);
-    if (i < fit || split[i]) return;
-    const auto fits = all.best.find(KeyOf(plan, space.training));
-    const bool has_fit = fits != all.best.end() && fits->second;
-    split[i] = BestSplitOfAny(estimator, plan, space.memory_limit, space.choices,
-                              has_fit ? fits->second->step : limit);
-  };
-  std::optional<Clock::time_point> until = options.deadline;
-  if (until && options.recompute_by_rank) {  // half of what is left is for that
-    const Clock::time_point now = Clock::now();
-    until = now + (*until - now) / 2;
-  }
-  result.certificate.undivided =
-      InTime(candidates.size(), estimators, {until, options.stop}, divide);
+    split[i] = i < others
+                   ? BestSplit(estimator, more[i].plan, space.memory_limit)
+                   : BestSplitOfAny(estimator, more[i].plan, space.memory_limit, space.choices,
+                                    Seconds(std::numeric_limits<double>::infinity()));
+  });
   Take(split, space, all);
   if (!options.recompute_by_rank) return;
   result.without_by_rank = BestOfLayouts(all, top, false);
-  ChooseByRank(space, estimators, options, candidates, all, result.certificate);
+  std::sort(divided.begin(), divided.end(), Before);
+  if (divided.size() > kMostByRank) divided.resize(kMostByRank);
+  divided.insert(divided.end(), more.begin(), more.end());
+  divided.insert(divided.end(), table.begin(), table.end());
+  ChooseByRank(space, estimators, options, divided, all, result.certificate);
 }
 
 // What of the space can matter, after a coarse search of it.  The table of the framework's own
@@ -348,8 +380,10 @@ void SetLimits(Space& space, const Findings& coarse, int top) {
     limit = std::max(limit, own.back().step);
     peak = std::max(peak, own.back().peak);
   }
-  space.table_limit = {.step = limit, .peak = peak};
-  space.others_limit = {.step = best.back().step, .peak = best.back().peak};
+  // The fastest candidate with its layers as they are is found too.
+  const Seconds least = std::isfinite(coarse.fastest.value) ? coarse.fastest : Seconds(0);
+  space.table_limit = {.step = std::max(limit, least), .peak = peak};
+  space.others_limit = {.step = std::max(best.back().step, least), .peak = best.back().peak};
   space.front_limit = kParetoSpan * coarse.pareto.plans().front().step;
   space.known = coarse.pareto;
 }
@@ -369,6 +403,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   Space space =
       SpaceOf(model, training, cluster, options.filter, result.memory_limit, offload, all);
   space.exhaustive = options.exhaustive;
+  space.divide = options.split_layers && options.objective != Objective::kMemory;
   space.by_rank = options.recompute_by_rank;
   space.objective = all.objective = options.objective;
   const int threads = options.threads > 0 ? options.threads : Cores();
@@ -376,8 +411,7 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
 
   // Shares of the time there is, where there is a deadline.
   constexpr double kForFloors = 0.15, kForCoarse = 0.35, kForOthers = 0.5;
-  const bool split = options.split_layers && options.objective != Objective::kMemory;
-  const double for_visits = !split ? 1 : options.recompute_by_rank ? 0.8 : 0.95;
+  const double for_visits = !space.divide ? 1 : options.recompute_by_rank ? 0.8 : 0.95;
   const auto start = Clock::now();
   const auto until = [&](double share) -> Limit {
     if (!options.deadline) return {.deadline = {}, .stop = options.stop};
@@ -391,22 +425,23 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
   if (options.deadline) order = OrderByFloors(space, estimators, {until(kForFloors), first});
   Findings coarse;
   coarse.objective = space.objective;
-  if (!space.exhaustive) {
-    for (const CoarseStage stage : {CoarseStage::kFirst, CoarseStage::kOwn, CoarseStage::kOthers}) {
-      const Space part = CoarsePart(space, stage);
-      if (part.layouts.empty()) continue;
-      const VisitOrder part_order = options.deadline
-                                        ? CoarseOrder(order, space, part)
-                                        : VisitOrder{.floors = {}, .units = part.units()};
-      const double share = stage == CoarseStage::kOthers ? kForOthers : kForCoarse;
-      Merge(coarse, Visit(part, part_order, ideal, estimators, {}, {until(share), first}).findings);
-      SetLimits(space, coarse, options.top);
-    }
+  std::vector<RankedPlan> divided;  // whose layers were divided anew
+  for (const CoarseStage stage : {CoarseStage::kFirst, CoarseStage::kOwn, CoarseStage::kOthers}) {
+    const Space part = CoarsePart(space, stage);
+    if (part.layouts.empty()) continue;
+    const VisitOrder part_order = options.deadline
+                                      ? CoarseOrder(order, space, part)
+                                      : VisitOrder{.floors = {}, .units = part.units()};
+    const double share = stage == CoarseStage::kOthers ? kForOthers : kForCoarse;
+    Merge(coarse, Visit(part, part_order, ideal, estimators, {}, {until(share), first}).findings);
+    if (space.divide) DivideBest(space, estimators, until(share), options.top, coarse, divided);
+    if (!space.exhaustive) SetLimits(space, coarse, options.top);
   }
   Visited own =
       Visit(space, order, ideal, estimators, options.part, {until(for_visits), options.progress});
-  // Of what is visited again, for which there may have been no time.
-  if (options.deadline || until(1).Reached()) Merge(own.findings, PlansOf(coarse));
+  // Of what is visited again there may be no time for some; and with layers divided anew others are
+  // ruled out by it.
+  Merge(own.findings, PlansOf(coarse));
   const Visited visited = Together(std::move(own), options.part, training);
   Merge(all, visited.findings);
 
@@ -420,13 +455,11 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
     certificate.space = CandidateCount(space).OfAll();
     certificate.unvisited = certificate.space - seen;
   }
-  certificate.best_bound = visited.least_open;
-  if (!all.pareto.plans().empty()) {
-    const Seconds best = all.pareto.plans().front().step;
-    certificate.best_bound = std::min(certificate.best_bound, best);
-    certificate.gap = best / certificate.best_bound - 1;
+  certificate.best_bound = std::min(visited.least_open, all.fastest);
+  if (std::isfinite(all.fastest.value)) {
+    certificate.gap = all.fastest / certificate.best_bound - 1;
   }
-  if (split) SplitLayers(space, estimators, options, all, result);
+  if (space.divide) SplitLayers(space, estimators, options, std::move(divided), all, result);
 
   result.searched = all.searched;
   result.rejected = all.rejected;

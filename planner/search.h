@@ -12,10 +12,11 @@
 // the estimate is up to 8% from the simulation, of how much of their communication in every pass is
 // hidden (tests/planner).
 //
-// Layers are divided as evenly as can be (LayersPerChunk); at the end those of the fastest plans,
-// and of plans that are faster and next to fitting, are divided anew (planner/layer_split), and
-// where it is asked for each of their pipeline ranks gets the recomputation that is best for it.
-// That changes no count.
+// Layers are divided as evenly as can be (LayersPerChunk).  Those of plans that could be their
+// layout's fastest if they were divided best, fit or nearly fit, are divided anew
+// (planner/layer_split): such plans are ruled out and ranked by what their step would be then
+// (PipelineTerms::StepIfDivided).  Where it is asked for, each pipeline rank of the best gets the
+// recomputation that is best for it.
 //
 // A layer's cost for a given cut is computed once; the rest is sums over the few distinct
 // pipeline stages.  What need not be costed is ruled out by a bound (findings.h) that changes

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "planner/layer_split.h"
 #include "sim/schedule.h"
 
 namespace millwright {
@@ -17,7 +18,12 @@ constexpr int kMostPartialRecomputes = 128;  // and of offloading
 
 PipelineLayout LayoutOf(const ModelConfig& model, const ScheduleChoice& choice,
                         const PlanFilter& filter, bool offload, std::vector<int> rank_of_stage) {
+  ParallelConfig plan;
+  plan.pipeline = choice.pipeline;
+  plan.virtual_stages = choice.virtual_stages;
+  plan.schedule = choice.kind;
   PipelineLayout layout{.virtual_stages = choice.virtual_stages,
+                        .divides = CanSplit(plan),
                         .schedules = {choice.kind},
                         .rank_of_stage = std::move(rank_of_stage)};
   layout.stages = DistinctStages(

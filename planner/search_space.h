@@ -37,6 +37,7 @@ std::vector<Recompute> OffloadChoices(const ModelConfig& model);
 // Pipeline splits that candidates share, and the schedules that lay stages out like that.
 struct PipelineLayout {
   int virtual_stages = 1;
+  bool divides = false;  // its layers may be divided otherwise at the end (CanSplit)
   std::vector<ScheduleKind> schedules;
   std::vector<int> rank_of_stage;
   std::vector<StageContent> stages;  // distinct
@@ -89,6 +90,7 @@ struct Space {
   bool overlapping = false;  // some schedule Overlaps
   bool partial_recompute = true;
   std::vector<Recompute> offloads;  // what an offloaded plan does beside offloading; empty: none is
+  bool divide = false;              // the layers of the best are divided anew
   bool by_rank = false;  // plans are looked for that recompute by rank (Findings::by_rank)
 
   // What may be ruled out.  A plan slower than the table's limit is not in the table, of all plans

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "planner/feasibility.h"
+#include "planner/slowest_rank.h"
 
 namespace millwright {
 namespace {
@@ -15,12 +16,31 @@ constexpr double kNearlyFits = 1.25;
 const Recompute kFirstLayer{
     .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};
 
-// The layers of one micro-batch on the rank that has most of them, with nothing run again.
+// The layers of one micro-batch on the rank that has most of them, with nothing run again; and
+// where layers may be divided otherwise, on the one that has most then.
 struct LayersWork {
   Seconds work, overlapped;  // the latter where communication may run under all compute
 };
-LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>& stages) {
+LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>& stages,
+                       bool divides) {
   LayersWork slowest;
+  if (divides) {
+    RanksToFill ranks;
+    std::vector<LayersToDivide> layers(costs.kinds.size()), overlapped = layers;
+    for (const StageContent& stage : stages) {
+      ranks.count += double(stage.ranks.size());
+      for (std::size_t k = 0; k < layers.size(); ++k) {
+        layers[k].count += double(stage.ranks.size()) * stage.layers[k];
+      }
+    }
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      const PassTime work = costs.kinds[k].forward + costs.kinds[k].backward;
+      layers[k].each = work.total();
+      overlapped[k] = {.count = layers[k].count, .each = work.longest()};
+    }
+    return {.work = LeastSlowest(layers, {&ranks, 1}),
+            .overlapped = LeastSlowest(overlapped, {&ranks, 1})};
+  }
   for (const StageContent& stage : stages) {
     PassTime work;
     for (std::size_t k = 0; k < stage.layers.size(); ++k) {
@@ -268,18 +288,20 @@ bool SearchWorker::SmallerIsNearer(ParallelConfig plan) const {
 
 void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& layout,
                                const std::vector<Sharding>& shardings, ParallelConfig plan) {
+  divides_ = space_.divide && layout.divides;
   // Whatever the schedule and the sharding, the slowest rank has its work to do.
   const double micro_batches =
       double(space_.training.global_batch_size) / (double(plan.data) * plan.micro_batch_size);
-  std::erase_if(feasible_, [&, floor = SlowestRank(costs, layout.stages)](ScheduleKind schedule) {
-    const Seconds of_copy =
-        (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
-    const bool others = !RunsIn(space_.training.framework, schedule);
-    if (!space_.Irrelevant(micro_batches * of_copy, costs.least_layer, others)) return false;
-    ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
-    findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
-    return true;
-  });
+  std::erase_if(
+      feasible_, [&, floor = SlowestRank(costs, layout.stages, divides_)](ScheduleKind schedule) {
+        const Seconds of_copy =
+            (Overlaps(schedule) ? floor.overlapped : floor.work) / CopiesOfModel(schedule);
+        const bool others = !RunsIn(space_.training.framework, schedule);
+        if (!space_.Irrelevant(micro_batches * of_copy, costs.least_layer, others)) return false;
+        ++findings_.rejected[static_cast<int>(RejectionReason::kTooSlow)];
+        findings_.RuleOut(Bound::kSlowestRank, count_.Of(layout, schedule, shardings));
+        return true;
+      });
   if (feasible_.empty()) return;
   std::vector<std::optional<StateFloor>>& floors = floors_[&layout];
   floors.resize(shardings.size());
@@ -376,12 +398,11 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
   Seconds floor;
   const auto irrelevant = [&, others = key.back() == 0] {
     const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
-    floor = terms.Step(least);
+    floor = divides_ ? terms.StepIfDivided(least) : terms.Step(least);
     if (!space_.Irrelevant(floor, space_.memory_limit, others)) return false;
     if (space_.Irrelevant(floor, terms.FloorPeak(), others)) return true;
     set_in_flight();
-    const QuickCost cost = terms.Cost(least);
-    return space_.Irrelevant(cost.step, cost.peak, others);
+    return space_.Irrelevant(floor, terms.Cost(least).peak, others);
   };
   // First by the least that pairs can take.
   bool ruled_out = !space_.exhaustive && irrelevant();
@@ -465,6 +486,13 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     r.plan.recompute = recompute;
     return r;
   };
+  const auto may_divide = [&](Leaders& leaders) {
+    if (!divides_ || !leaders.Admits(cost.even_pace)) return;
+    RankedPlan divided{plan, terms.StepIfDivided(recompute_terms), cost.peak};
+    if (!leaders.Admits(divided.step)) return;
+    divided.plan.recompute = recompute;
+    leaders.Add(divided, space_.training);
+  };
   const auto keep_better = [&](std::optional<RankedPlan>& slot) {
     const bool smaller = space_.objective == Objective::kMemory;
     if (!slot || (smaller ? cost.peak < slot->peak : cost.step < slot->step) ||
@@ -476,10 +504,7 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
   if (cost.peak > space_.memory_limit) {
     const MemoryItem largest = terms.LargestItem(recompute_terms);
     Approach(findings_.RejectForMemory(largest, 1).nearest, cost, plan, recompute);
-    if (plan.pipeline > 1 && cost.peak <= kNearlyFits * space_.memory_limit &&
-        findings_.near.Admits(cost.step)) {
-      findings_.near.Add(ranked(), space_.training);
-    }
+    if (cost.peak <= kNearlyFits * space_.memory_limit) may_divide(findings_.near);
     if (least_miss_ != nullptr) Approach(*least_miss_, cost, plan, recompute);
     return;
   }
@@ -487,9 +512,11 @@ void SearchWorker::Cost(const PipelineTerms& terms, const RecomputeTerms& recomp
     ++findings_.rejected[static_cast<int>(RejectionReason::kHostMemory)];
     return;
   }
+  findings_.fastest = std::min(findings_.fastest, cost.step);
   const bool offloads = OffloadsIn(space_.training.framework, plan.pipeline, recompute);
   keep_better(offloads ? *best_ : *best_offloaded_);
   if (findings_.leaders.Admits(cost.step)) findings_.leaders.Add(ranked(), space_.training);
+  may_divide(findings_.divisible);
   if (findings_.pareto.Admits(cost.step, cost.peak)) findings_.pareto.Add(ranked());
 }
 

@@ -101,6 +101,7 @@ class SearchWorker {
   };
   std::vector<Offload> offloads_;
   std::vector<TreatedLayer> least_;           // the least of all of these
+  bool divides_ = false;                      // layers of the layout at hand, at the end
   bool treats_ = false;                       // these are of the shape at hand,
   bool paired_ = false;                       //   with their pairs
   std::vector<ScheduleKind> feasible_;        // of the pipeline at hand

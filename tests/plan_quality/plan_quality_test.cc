@@ -30,7 +30,8 @@ constexpr auto kFp8 = Precision::kFp8;
 
 const Question kQuestions[] = {
     {"llama-3.2-1b", "dgx-a100", 1, 256, 4096, kBf16, 5.70686, "tp1 cp1 pp1 vpp1 dp8 mbs4 zero1"},
-    {"llama-3.1-8b", "dgx-h100", 1, 128, 8192, kBf16, 13.6407, "tp1 cp1 pp2 vpp1 dp4 mbs1 zero1"},
+    {"llama-3.1-8b", "dgx-h100", 1, 128, 8192, kBf16, 12.9789,
+     "tp1 cp1 pp2 vpp1 layers(17,15) dp4 mbs1 zero1 selective(layernorm)"},
     {"llama-3.1-8b", "dgx-h100", 8, 512, 8192, kFp8, 4.74272,
      "tp1 cp1 pp2 vpp1 layers(18,14) dp32 mbs1 zero1"},
     {"llama-3.1-8b", "pcie-l40s", 4, 256, 4096, kBf16, 10.2116,
@@ -76,8 +77,8 @@ const Question kQuestions[] = {
      "tp1 cp1 pp16 vpp1 dp64 ep8 etp1 mbs2 zero1 full"},
     {"gpt-oss-120b", "dgx-b200", 8, 1024, 8192, kBf16, 10.2373,
      "tp1 cp1 pp2 vpp9 dp32 ep8 etp1 mbs2 zero1 selective(moe_act,layernorm)"},
-    {"gemma-3-27b", "dgx-h100", 8, 512, 8192, kBf16, 23.3268,
-     "tp1 cp4 ulysses pp4 vpp1 layers(14,2x17,14) dp4 mbs1 zero1"},
+    {"gemma-3-27b", "dgx-h100", 8, 512, 8192, kBf16, 22.9346,
+     "tp2 sp cp1 pp4 vpp1 layers(14,2x17,14) dp8 mbs1 zero1 selective(layernorm)"},
     {"gpt-22b", "dgx-a100", 1, 4, 2048, kBf16, 0.876236, "tp4 sp cp1 pp2 vpp24 dp1 mbs2 zero0"},
     {"gpt3-175b", "dgx-a100", 128, 1536, 2048, kBf16, 16.6347,
      "tp4 sp cp1 pp8 vpp12 dp32 mbs2 zero1 selective(layernorm)"},

@@ -95,6 +95,7 @@ TEST(Certificate, BoundsChangeNothingOnHundredsOfSmallSpaces) {
     EXPECT_EQ(std::accumulate(c.ruled_out.begin(), c.ruled_out.end(), c.costed), c.space);
     EXPECT_TRUE(c.exact());
     EXPECT_TRUE(every.exact());
+    EXPECT_EQ(c.best_bound, every.best_bound);
     ExpectSame(bounded.plans, all.plans);
     ExpectSame(bounded.in_framework, all.in_framework);
     ExpectSame(bounded.pareto, all.pareto);

@@ -179,14 +179,14 @@ TEST(CrossCheck, OtherSchedulesAgreeToo) {
   EXPECT_LT(off[off.size() * 9 / 10], 0.06);
 }
 
-// Offloaded layers, from copies that hide to such as everything waits for: the estimate has a pass
-// as long as its copies, the simulator has them one by one.
+// Offloaded layers, from copies that hide to such as everything waits for: the estimate has what a
+// pass waits in closed form, the simulator has copies one by one.
 TEST(CrossCheck, OffloadedLayersAgree) {
   std::mt19937 random(5);
   const auto pick = [&](std::initializer_list<int> values) {
     return *(values.begin() + random() % values.size());
   };
-  std::vector<double> hidden;
+  std::vector<double> hidden, off;
   int waiting = 0, copying = 0;
   for (const char* name : {"llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite", "gpt2-xl"}) {
     const ModelConfig model = PresetModel(name);
@@ -222,13 +222,12 @@ TEST(CrossCheck, OffloadedLayersAgree) {
           EXPECT_LT(hidden.back(), 0.05) << what;
         } else if (waits < 0.25) {
           ++waiting;
-          EXPECT_LT(std::abs(time), 0.15) << what;
+          EXPECT_LT(std::abs(time), 0.06) << what;
         } else {
-          // Copies that drain under the next pass make the estimate too slow where all is copying.
           ++copying;
-          EXPECT_LT(time, 0.15) << what;
-          EXPECT_GT(time, -0.5) << what;
+          EXPECT_LT(std::abs(time), 0.21) << what;
         }
+        off.push_back(std::abs(time));
         const double memory = s.peak[std::size_t(s.fullest())] / e.peak - 1;
         EXPECT_LT(memory, 0.04) << what;
         EXPECT_GT(memory, -0.15) << what;
@@ -245,6 +244,9 @@ TEST(CrossCheck, OffloadedLayersAgree) {
   std::sort(hidden.begin(), hidden.end());
   EXPECT_LT(hidden[hidden.size() / 2], 0.005);
   EXPECT_LT(hidden[hidden.size() * 9 / 10], 0.02);
+  std::sort(off.begin(), off.end());
+  EXPECT_LT(off[off.size() / 2], 0.005);
+  EXPECT_LT(off[off.size() * 9 / 10], 0.035);
 }
 
 // Of 80 layers in 32 chunks half have three and half two; of two that go one or none stays.

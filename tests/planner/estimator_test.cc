@@ -338,16 +338,19 @@ TEST(Estimator, OffloadedLayersByHand) {
   EXPECT_EQ(two.time[TimeItem::kHost].value, 0);
   EXPECT_DOUBLE_EQ(two.step.value, kept.step.value);
 
-  // At 1 GB/s every pass takes what its copies do, 16 micro-batches of two passes.
+  // At 1 GB/s the last rank copies out eight layers, of which the last must have gone before it is
+  // fetched, and eight back, 16 times; beside nothing but the first layer's forward and backward,
+  // where these do not follow their like: of two ranks' 16 forwards half of one does on average.
   plan.recompute.offload_layers = 8;
   ClusterConfig slow = cluster.config();
   slow.host_bandwidth = BytesPerSecond(1e9);
   const Cluster slow_cluster(slow);
   const Estimate waits = Estimator(model, training, slow_cluster).Itemise(plan);
+  const TreatedLayer one = estimator.CostShape(ShapeOf(plan, training)).Treat({}).front();
   EXPECT_NEAR(
       (waits.time[TimeItem::kHost] + waits.time[TimeItem::kCompute] + waits.time[TimeItem::kTensor])
           .value,
-      16 * 2 * 8 * layer / 0.88e9, 1e-6);
+      16 * 2 * 8 * layer / 0.88e9 + 15.5 * (one.forward + one.backward).value, 1e-6);
   // One more than the layers are all of them: no layer stays, and a buffer more is needed.
   plan.recompute.offload_layers = 17;
   const Estimate all = estimator.Itemise(plan);

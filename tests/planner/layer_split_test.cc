@@ -114,6 +114,22 @@ TEST_P(LayerSplit, NoSplitThatFitsHasAFasterSlowestRank) {
     all.push_back(Measure(estimator, p));
   });
   ASSERT_GE(all.size(), 10u);
+  // What it would be if it were divided well, by which the search ranks plans, is no longer than
+  // any division is, but for what is not in proportion to layers.
+  {
+    const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, training));
+    const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(model, plan));
+    const PipelineTerms terms(estimator, shape, stages, plan);
+    const TreatedStages treated = TreatStages(shape, stages, plan.Recomputes());
+    const Seconds divided = terms.StepIfDivided(treated.terms());
+    EXPECT_LE(divided, estimator.Itemise(plan).step);
+    Seconds fastest(1e9);
+    for (const Measured& m : all) fastest = std::min(fastest, m.step);
+    const bool in_proportion =
+        FollowsFromStages(plan.schedule) && plan.recompute.offload_layers == 0;
+    EXPECT_LE(divided / fastest, in_proportion ? 1.001 : 1.035);
+    EXPECT_GE(divided / fastest, 0.90) << divided.value << " of " << fastest.value;
+  }
   std::vector<double> peaks;
   for (const Measured& m : all) peaks.push_back(m.peak.value);
   std::sort(peaks.begin(), peaks.end());
