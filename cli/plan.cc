@@ -637,9 +637,23 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   }
   if (sensitivity && !answer.plans().empty() && !stopped) {
     Progress progress(console);
-    answer.sensitivity = FindSensitivity(job, options, [&](const std::string& name) {
+    Interrupts interrupts;
+    SearchOptions watched = options;
+    watched.stop = &stopped;
+    watched.progress = [&](double) {
+      const int signal = interrupts.Take();
+      if (signal == 0) return;
+      if (signal != SIGINT || stopped || options.part.count > 1) throw Interrupted{signal};
+      stopped = true;
+    };
+    answer.sensitivity = FindSensitivity(job, watched, [&](const std::string& name) {
       progress.Show(("changing " + name).c_str());
     });
+    progress.Erase();
+    if (stopped) {  // what it was about is there
+      answer.sensitivity.reset();
+      console.err << "millwright: interrupted: without --sensitivity\n";
+    }
   }
   Job solved = job;
   if (!answer.plans().empty()) {

@@ -227,6 +227,14 @@ int SweepCommand(std::span<const std::string> args, Console& console) {
     names.insert(names.end(), std::begin(kPlan), std::end(kPlan));
     try {
       answer.axes = ParseSweep(*flags.vary, names);
+      for (const SweepAxis& axis : answer.axes) {
+        const std::string option = "--" + axis.name;
+        if (std::any_of(args.begin(), args.end(), [&](const std::string& arg) {
+              return arg.substr(0, arg.find('=')) == option;
+            })) {
+          line.Problem(option, "varies (--vary); leave it out here");
+        }
+      }
     } catch (const ConfigError& error) {
       NoteError(line, "--vary", error);
     }

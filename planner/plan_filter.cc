@@ -205,6 +205,7 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
     const std::size_t equals = part.find('=');
     std::string name(part.substr(0, equals));
     std::replace(name.begin(), name.end(), '-', '_');  // as flags are spelled
+    if (name == "mbs") name = "micro_batch";           //   and as plans are named
     const auto knob = std::find_if(std::begin(kKnobs), std::end(kKnobs),
                                    [&](const KnobSpelling& k) { return k.name == name; });
     if (equals == std::string_view::npos) {

@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace millwright {
 namespace {
 
 constexpr int kMostDoublings = 6;
+// Between too few nodes and enough so many more are tried, each halfway, down to a tenth of them.
+constexpr int kMostHalvings = 4;
 
 std::optional<RankedPlan> Best(const ModelConfig& model, const TrainingConfig& training,
                                const ClusterConfig& config, const SearchOptions& options) {
@@ -24,7 +28,7 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   SearchOptions quick = options;
   quick.top = 1;
   // Of as many searches as there may be.
-  constexpr int kMostSearches = 7 + kMostDoublings + 1;
+  constexpr int kMostSearches = 7 + kMostDoublings + kMostHalvings;
   int done = 0;
   if (options.progress) {
     quick.progress = [&](double share) { options.progress((done + share) / kMostSearches); };
@@ -69,26 +73,27 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
 
   ClusterConfig larger = cluster;
   std::optional<RankedPlan> found;
-  for (int doubling = 0; doubling < kMostDoublings && !found; ++doubling) {
+  int too_few = cluster.nodes;
+  for (int doubling = 0; doubling < kMostDoublings; ++doubling) {
     larger.nodes *= 2;
     if (larger.gpus() > kMaxGpus || !Inconsistencies(larger).empty()) break;
-    found = best(training, larger, quick);
+    if ((found = best(training, larger, quick))) break;
+    too_few = larger.nodes;
   }
-  // Halfway steps: 3 nodes where 2 are too few and 4 enough.
-  if (found && larger.nodes > 2) {
-    ClusterConfig between = larger;
-    between.nodes = larger.nodes / 4 * 3;
-    if (between.nodes > cluster.nodes) {
-      if (const auto plan = best(training, between, quick)) {
-        larger = between;
-        found = plan;
-      }
+  if (!found) return remedies;
+  int enough = larger.nodes;
+  for (int halving = 0; halving < kMostHalvings; ++halving) {
+    if (enough - too_few <= std::max(1, enough / 10)) break;
+    larger.nodes = too_few + (enough - too_few) / 2;
+    if (!Inconsistencies(larger).empty()) break;
+    if (const auto plan = best(training, larger, quick)) {
+      enough = larger.nodes;
+      found = plan;
+    } else {
+      too_few = larger.nodes;
     }
   }
-  if (found) {
-    remedies.push_back(
-        {fmt::format("{} nodes instead of {}", larger.nodes, cluster.nodes), *found});
-  }
+  remedies.push_back({fmt::format("{} nodes instead of {}", enough, cluster.nodes), *found});
   return remedies;
 }
 

@@ -17,7 +17,8 @@ struct Remedy {
   RankedPlan plan;     // the fastest plan with it
 };
 
-// More nodes (the smallest of up to 64 x that gives a plan, by doubling, then between), and each
+// More nodes (of up to 64 times as many, by doubling and then halving what is between too few and
+// enough, to a tenth of them), and each
 // memory choice of TrainingConfig that frameworks offer.  Empty where none of them helps.
 std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& training,
                              const ClusterConfig& cluster, const SearchOptions& options);

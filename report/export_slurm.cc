@@ -25,6 +25,7 @@ void ExportSlurm(const Job& job, Exported& exported) {
                     "scheduler give whole domains, in order",
                     job.cluster.gpus_per_node, job.cluster.gpus_per_node / hosts.gpus, hosts.gpus));
   }
+  NoteWhatRuns(job, notes);  // megatron_args.sh, which this starts
   std::string text = "#!/bin/bash\n";
   text += fmt::format(
       "#SBATCH --job-name=millwright\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node=1\n"

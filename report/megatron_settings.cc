@@ -322,25 +322,6 @@ ParallelConfig AsWritten(const Job& job) {
   return p;
 }
 
-// Where that is another plan: what becomes of it.
-void NoteWhatRuns(const Job& job, ExportNotes& notes) {
-  const ParallelConfig written = AsWritten(job);
-  if (written == job.parallel) return;
-  const std::string what = fmt::format("written is {}", BriefName(written));
-  const ClusterConfig& config = job.cluster;
-  if (const Verdict v = CheckPlan(job.model, job.training, config.gpu, config.gpus(), written)) {
-    return notes.Cannot("parallel", fmt::format("{}, which cannot run: {}", what, v->detail));
-  }
-  const Cluster cluster(config);
-  const Estimator estimator(job.model, job.training, cluster);
-  const Estimate plan = estimator.Itemise(job.parallel), runs = estimator.Itemise(written);
-  notes.Cannot("parallel", runs.fits()
-                               ? fmt::format("{}: {} a step by the estimate, not {}", what,
-                                             PerStep(runs.step), PerStep(plan.step))
-                               : fmt::format("{}, which does not fit: {}", what,
-                                             MissSentence(runs, runs.capacity, config.gpu)));
-}
-
 void Pipeline(const Job& job, Settings& s, ExportNotes& notes) {
   const ParallelConfig& p = job.parallel;
   s.Value("--pipeline-model-parallel-size", p.pipeline);
@@ -617,6 +598,24 @@ void ExpertParallelism(const Job& job, Settings& s, ExportNotes& notes) {
 }
 
 }  // namespace
+
+void NoteWhatRuns(const Job& job, ExportNotes& notes) {
+  const ParallelConfig written = AsWritten(job);
+  if (written == job.parallel) return;
+  const std::string what = fmt::format("written is {}", BriefName(written));
+  const ClusterConfig& config = job.cluster;
+  if (const Verdict v = CheckPlan(job.model, job.training, config.gpu, config.gpus(), written)) {
+    return notes.Cannot("parallel", fmt::format("{}, which cannot run: {}", what, v->detail));
+  }
+  const Cluster cluster(config);
+  const Estimator estimator(job.model, job.training, cluster);
+  const Estimate plan = estimator.Itemise(job.parallel), runs = estimator.Itemise(written);
+  notes.Cannot("parallel", runs.fits()
+                               ? fmt::format("{}: {} a step by the estimate, not {}", what,
+                                             PerStep(runs.step), PerStep(plan.step))
+                               : fmt::format("{}, which does not fit: {}", what,
+                                             MissSentence(runs, runs.capacity, config.gpu)));
+}
 
 // transformer_config.py's rules for overlap_moe_expert_parallel_comm.
 bool WrittenExpertOverlap(const ModelConfig& model, const TrainingConfig& training,

@@ -29,6 +29,9 @@ struct MegatronSetting {
 // otherwise.
 std::vector<MegatronSetting> MegatronSettings(const Job& job, ExportNotes& notes);
 
+// Where the options start another plan: which, and what becomes of it.
+void NoteWhatRuns(const Job& job, ExportNotes& notes);
+
 // Whether gradients and weights are sharded by Megatron-FSDP.
 inline bool WrittenAsFsdp(const ParallelConfig& plan) {
   return plan.zero >= 2 && ShardsIn(Framework::kMegatron, plan.pipeline, plan.zero);

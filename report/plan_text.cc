@@ -654,12 +654,13 @@ std::optional<Substitute> SubstituteOf(const PlanAnswer& answer) {
   const Contender &best = answer.plans().front(), &runs = *answer.in_framework;
   return Substitute{
       runs.estimate.plan,
-      fmt::format("it has no {}; written is the fastest plan that it runs, {}: {} a step, {} more "
-                  "than {} of {}",
-                  LacksOf(answer.job.training.framework, best.estimate.plan),
-                  BriefName(runs.estimate.plan), PerStep(runs.step()),
-                  Percent(runs.step() / best.step() - 1), PerStep(best.step()),
-                  BriefName(best.estimate.plan))};
+      fmt::format(
+          "it has no {}; written is the fastest plan that it runs, {}: {} a step{}, {} more "
+          "than {} of {}",
+          LacksOf(answer.job.training.framework, best.estimate.plan), BriefName(runs.estimate.plan),
+          PerStep(runs.step()), runs.simulated ? " as simulated" : "",
+          Percent(runs.step() / best.step() - 1), PerStep(best.step()),
+          BriefName(best.estimate.plan))};
 }
 
 std::string Reason(const PlanAnswer& answer) {

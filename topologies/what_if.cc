@@ -100,12 +100,17 @@ void ApplyWhatIf(ClusterConfig& cluster, std::string_view text) {
   Mistakes mistakes("--what-if");
   std::vector<std::string_view> names;
   for (const WhatIfName& n : WhatIfNames()) names.push_back(n.name);
+  std::vector<std::string_view> given;
   while (true) {
     const std::string_view item = text.substr(0, text.find(','));
     const std::string_view name = item.substr(0, item.find('='));
     const std::string_view value =
         name.size() < item.size() ? item.substr(name.size() + 1) : std::string_view();
     const std::vector<Field> fields = FieldsOf(cluster, name);
+    if (!fields.empty() && std::count(given.begin(), given.end(), name) == 1) {
+      mistakes.Add("", fmt::format("{}: given more than once", name));
+    }
+    given.push_back(name);
     const auto shown = [](std::string_view t) { return Printable(t, kMostNameShown); };
     if (fields.empty()) {
       std::string known;

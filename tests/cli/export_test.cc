@@ -257,6 +257,8 @@ TEST(Sweep, Mistakes) {
   EXPECT_EQ(options.code, 2);
   EXPECT_THAT(options.err, StartsWith("millwright: unknown option \"--tp\""));
   EXPECT_THAT(options.err, HasSubstr("\nmillwright: --vary: unknown \"tq\", did you mean \"tp\"?"));
+  EXPECT_THAT(RunCommand("sweep --vary seq=4096|8192 --seq=2048" + std::string(kSmall)).err,
+              HasSubstr("--seq: varies (--vary); leave it out here\n"));
   EXPECT_EQ(RunCommand("sweep" + std::string(kSmall)).err,
             "millwright: --vary: missing; give what changes, such as seq=4096..131072\n");
   // Nothing fits anywhere: the answer is no.

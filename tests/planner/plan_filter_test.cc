@@ -27,6 +27,9 @@ TEST(PlanFilter, RequiresAndForbids) {
   EXPECT_FALSE(filter.Allows(Knob::kZero, 3));
   EXPECT_FALSE(filter.Allows(Knob::kPp, 1));
   EXPECT_TRUE(filter.Allows(Knob::kDp, 77));
+  filter.Require("mbs=2");  // as reports name plans
+  EXPECT_TRUE(filter.Allows(Knob::kMicroBatch, 2));
+  EXPECT_FALSE(filter.Allows(Knob::kMicroBatch, 1));
 }
 
 TEST(PlanFilter, RecomputeByGranularityAndByDetail) {

@@ -62,6 +62,8 @@ TEST(WhatIf, Mistakes) {
             "--what-if: flops: expected a change such as +10%, got \"3\"\n"
             "--what-if: unknown \"\"; there are hbm, hbm-bandwidth, flops, bf16, fp8, fp4, nvlink, "
             "ib, pcie, nvlink-latency, ib-latency, switch-latency");
+  EXPECT_EQ(MessageOf("hbm=90GiB,ib=+10%,hbm=80GiB,hbm=70GiB"),
+            "--what-if: hbm: given more than once");
   EXPECT_EQ(MessageOf("ib=-100%"),
             "--what-if: at /nic_bandwidth: must be at least 1 B/s with 8 NICs");
 }
