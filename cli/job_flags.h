@@ -16,6 +16,8 @@
 
 namespace millwright {
 
+inline constexpr int kMostThreads = 1024;  // of a search
+
 class JobFlags {
  public:
   // Adds the options; this must outlive the command line.

@@ -42,7 +42,6 @@ namespace millwright {
 namespace {
 
 constexpr int kMostTop = 10'000;
-constexpr int kMostThreads = 1024;
 constexpr Seconds kMostBudget(30 * 86400);
 
 // "5%", or a share such as 0.05.
@@ -410,7 +409,8 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   line.Section("Search");
   line.Int("--top", top, {1, kMostTop}, "how many layouts to list (default: 10)");
   line.Texts("--require", "KNOB=V|V,...", require,
-             "only such plans: tp=8,pp=4|8 (see: describe filters)");
+             "only such plans: tp=8,pp=4|8 (see: describe filters); schedules, offloading, orders "
+             "and shards that are not searched otherwise are where they are required");
   line.Texts("--forbid", "KNOB=V|V,...", forbid, "no such plans: zero=3,recompute=full");
   line.Text("--schedules", "NAME,...", schedules,
             "these pipeline schedules, or all that train (default: 1f1b,interleaved; see: describe "

@@ -42,6 +42,7 @@ struct SweepFlags {
   std::vector<std::string> require, forbid;
   bool own_plan = false, json = false, offload = false;
   std::optional<bool> simulate;
+  std::optional<std::int64_t> threads;
 
   void AddTo(CommandLine& line) {
     line.Section("Sweep");
@@ -56,6 +57,7 @@ struct SweepFlags {
                 "(default: on)");
     line.Texts("--require", "KNOB=V|V,...", require, "only such plans, as plan takes it");
     line.Texts("--forbid", "KNOB=V|V,...", forbid, "no such plans");
+    line.Int("--threads", threads, {1, kMostThreads}, "of a search (default: one a core)");
     line.Section("Output");
     line.Text("--csv", "FILE", csv, "all points as CSV");
     line.Flag("--json", json, "the answer as JSON");
@@ -148,7 +150,7 @@ class Sweep {
     SearchOptions options{.top = kLeastContenders, .memory_margin = job.search.memory_margin};
     options.offload = flags_.offload || job.search.offload;
     options.recompute_by_rank = job.search.recompute_by_rank;
-    options.threads = Cores();
+    options.threads = int(flags_.threads.value_or(Cores()));
     const bool required = !flags_.require.empty(), forbidden = !flags_.forbid.empty();
     for (const std::string& text : required ? flags_.require : job.search.require) {
       filter.Require(text);
@@ -187,7 +189,8 @@ std::vector<std::string> WithoutSweepOptions(std::span<const std::string> args) 
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < args.size(); ++i) {
     const std::string name = args[i].substr(0, args[i].find('='));
-    if (name == "--vary" || name == "--csv" || name == "--require" || name == "--forbid") {
+    if (name == "--vary" || name == "--csv" || name == "--require" || name == "--forbid" ||
+        name == "--threads") {
       if (name.size() == args[i].size()) ++i;
     } else if (name != "--estimate" && name != "--json" && name != "--offload" &&
                name != "--simulate" && name != "--no-simulate") {

@@ -242,6 +242,10 @@ FlopsPerSecond GpuSpec::peak(Precision p) const {
 }
 
 void Fields(ConfigIo& io, GpuSpec& gpu) {
+  // In FLOP/s, B/s and bytes: far from any GPU, and so that no product of them is.
+  constexpr NumberRange kPeak{.min = 0, .max = 1e20}, kMainPeak{.min = 1e6, .max = 1e20};
+  constexpr NumberRange kMemoryBandwidth{.min = 1e3, .max = 1e17};
+  constexpr NumberRange kMemory{.min = 1e6, .max = 1e16};
   std::string inherit;
   io.Text("inherit", inherit, "GPU preset that the other fields change; empty: none");
   if (io.reading() && !inherit.empty()) {
@@ -252,14 +256,15 @@ void Fields(ConfigIo& io, GpuSpec& gpu) {
     }
   }
   io.Text("name", gpu.name, "what to call it");
-  io.Quantity("peak_fp32", gpu.peak_fp32, kNotNegative, "dense, outside the tensor cores");
-  io.Quantity("peak_fp64", gpu.peak_fp64, kNotNegative, "of CPU cores; 0: not given");
-  io.Quantity("peak_tf32", gpu.peak_tf32, kNotNegative, "dense tensor-core peak; 0: none");
-  io.Quantity("peak_bf16", gpu.peak_bf16, kPositive, "dense tensor-core peak, FP16's too");
-  io.Quantity("peak_fp8", gpu.peak_fp8, kNotNegative, "dense, MXFP8's too; 0: none");
-  io.Quantity("peak_fp4", gpu.peak_fp4, kNotNegative, "dense NVFP4 peak; 0: none");
-  io.Quantity("hbm_bandwidth", gpu.hbm_bandwidth, kPositive, "of device memory, by datasheet");
-  io.Quantity("hbm_capacity", gpu.hbm_capacity, kPositive, "device memory the driver reports");
+  io.Quantity("peak_fp32", gpu.peak_fp32, kPeak, "dense, outside the tensor cores");
+  io.Quantity("peak_fp64", gpu.peak_fp64, kPeak, "of CPU cores; 0: not given");
+  io.Quantity("peak_tf32", gpu.peak_tf32, kPeak, "dense tensor-core peak; 0: none");
+  io.Quantity("peak_bf16", gpu.peak_bf16, kMainPeak, "dense tensor-core peak, FP16's too");
+  io.Quantity("peak_fp8", gpu.peak_fp8, kPeak, "dense, MXFP8's too; 0: none");
+  io.Quantity("peak_fp4", gpu.peak_fp4, kPeak, "dense NVFP4 peak; 0: none");
+  io.Quantity("hbm_bandwidth", gpu.hbm_bandwidth, kMemoryBandwidth,
+              "of device memory, by datasheet");
+  io.Quantity("hbm_capacity", gpu.hbm_capacity, kMemory, "device memory the driver reports");
   io.Int("sm_count", gpu.sm_count, {.min = 1, .max = 1 << 16}, "multiprocessors");
   io.Number("sustained_clock", gpu.sustained_clock, {.min = 0.1, .max = 2},
             "clock under sustained load over that of its family's full-power part: below 1 for a "

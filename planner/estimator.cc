@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/check.h"
-#include "planner/slowest_rank.h"
+#include "planner/fullest_rank.h"
 #include "sim/schedule_timing.h"
 
 namespace millwright {
@@ -523,8 +523,8 @@ PipelineTerms::PipelineTerms(const Estimator& estimator, const ShapeCosts& shape
 
 StateFloor PipelineTerms::StateFloorOf(const Estimator& estimator, const ShapeCosts& shape,
                                        const std::vector<StageContent>& stages,
-                                       const ParallelConfig& plan) {
-  return PipelineTerms(Unscheduled(), estimator, shape, stages, plan).FloorOfState();
+                                       const ParallelConfig& plan, bool if_divided) {
+  return PipelineTerms(Unscheduled(), estimator, shape, stages, plan).FloorOfState(if_divided);
 }
 
 PipelineTerms::PipelineTerms(Unscheduled, const Estimator& estimator, const ShapeCosts& shape,
@@ -546,6 +546,8 @@ PipelineTerms::PipelineTerms(Unscheduled, const Estimator& estimator, const Shap
       DataGroupsOf(plan, [&](std::int64_t stride, std::int64_t ranks) -> const PathProfile& {
         return estimator.Profile(plan, stride, ranks);
       });
+  dense_shard_ = double(groups.dense_shard);
+  expert_shard_ = double(groups.expert_shard);
   int communicators = 0;
   for (std::int64_t ranks :
        {std::int64_t{plan.tensor}, std::int64_t{plan.context}, std::int64_t{plan.pipeline},
@@ -1211,8 +1213,8 @@ Seconds PipelineTerms::Step(const RecomputeTerms& recompute) const {
 }
 
 Seconds PipelineTerms::LeastSlowestOf(const RecomputeTerms& recompute) const {
-  std::vector<RanksToFill> ranks;
-  std::vector<LayersToDivide> layers(shape_.kinds.size());
+  std::vector<RanksToFill<Seconds>> ranks;
+  std::vector<LayersToDivide<Seconds>> layers(shape_.kinds.size());
   const bool split = forms_ != nullptr && forms_->splits_backward();
   const auto time = [&](const TreatedLayer& layer) {
     return layer.forward + layer.backward + (split ? layer.split_more : Seconds(0));
@@ -1232,10 +1234,10 @@ Seconds PipelineTerms::LeastSlowestOf(const RecomputeTerms& recompute) const {
       if (others > 0) layers[k].each += like_it * others * time(recompute.RestOf(content)[k]);
     }
   }
-  for (LayersToDivide& kind : layers) {
+  for (LayersToDivide<Seconds>& kind : layers) {
     if (kind.count > 0) kind.each = (1 / (copies_ * kind.count)) * kind.each;
   }
-  return LeastSlowest(layers, ranks);
+  return LeastOfFullest<Seconds>(layers, ranks);
 }
 
 Seconds PipelineTerms::StepIfDivided(const RecomputeTerms& recompute) const {
@@ -1287,12 +1289,39 @@ Seconds PipelineTerms::StepOf(std::span<const RankCost> of_stages) const {
   return MakespanOf(sum, slowest) + data + optimizer_;
 }
 
-Bytes PipelineTerms::FloorPeak() const {
-  Bytes floor;
-  for (const Stage& stage : stages_) {
-    floor = std::max(floor, stage.fixed_allocated * (1 + slack_) + stage.overhead);
+// Of what each of the stages has, layers among it: the fullest with them divided best.
+Bytes PipelineTerms::IfDivided(std::span<const Bytes> of_stages) const {
+  std::vector<LayersToDivide<Bytes>> layers(shape_.kind_parameters.size());
+  for (std::size_t k = 0; k < layers.size(); ++k) {
+    const RankParameters& parameters = shape_.kind_parameters[k];
+    const TrainingConfig& training = estimator_.training();
+    const ModelState state = StateOf(parameters, training, zero_, dense_shard_, expert_shard_);
+    layers[k].each = state.weights + QuantisedWeights(parameters, training) + state.gradients +
+                     state.optimizer / copies_;
   }
-  return floor;
+  std::vector<RanksToFill<Bytes>> ranks;
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const StageContent& content = *stages_[s].content;
+    const double like_it = double(content.ranks.size());
+    ranks.push_back({.count = like_it, .own = of_stages[s]});
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      layers[k].count += like_it * content.layers[k];
+      ranks.back().own -= double(content.layers[k]) * layers[k].each;
+    }
+  }
+  return LeastOfFullest<Bytes>(layers, ranks);
+}
+
+Bytes PipelineTerms::FloorPeak(bool if_divided) const {
+  Bytes floor;
+  std::vector<Bytes> of_stages;
+  for (const Stage& stage : stages_) {
+    const Bytes bytes = stage.fixed_allocated * (1 + slack_) + stage.overhead;
+    floor = std::max(floor, bytes);
+    if (if_divided) of_stages.push_back(stage.fixed_allocated);
+  }
+  if (!if_divided) return floor;
+  return std::min(floor, IfDivided(of_stages) * (1 + slack_) + stages_.front().overhead);
 }
 
 MemoryItem PipelineTerms::LargestFloorItem() const {
@@ -1304,8 +1333,9 @@ MemoryItem PipelineTerms::LargestFloorItem() const {
       ->fixed.largest();
 }
 
-StateFloor PipelineTerms::FloorOfState() const {
+StateFloor PipelineTerms::FloorOfState(bool if_divided) const {
   StateFloor floor;
+  std::vector<Bytes> of_stages;
   for (const Stage& stage : stages_) {
     StageMemory state = stage.fixed;
     state[MemoryItem::kPipelineBuffers] = Bytes(0);
@@ -1313,6 +1343,11 @@ StateFloor PipelineTerms::FloorOfState() const {
     state[MemoryItem::kNccl] = state[MemoryItem::kCudaContext] = Bytes(0);  // the overhead
     const Bytes bytes = state.total() * (1 + slack_) + stage.overhead;
     if (bytes > floor.bytes) floor = {bytes, largest};
+    if (if_divided) of_stages.push_back(state.total());
+  }
+  if (if_divided) {
+    const Bytes divided = IfDivided(of_stages) * (1 + slack_) + stages_.front().overhead;
+    floor.bytes = std::min(floor.bytes, divided);
   }
   return floor;
 }

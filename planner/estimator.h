@@ -300,7 +300,7 @@ class PipelineTerms {
 
   Seconds Step(const RecomputeTerms& recompute) const;
   // The same if the pipeline's layers were divided so that the slowest rank is as fast as whole
-  // layers allow (planner/slowest_rank), whatever memory says, and if all ranks exposed equally
+  // layers allow (planner/fullest_rank), whatever memory says, and if all ranks exposed equally
   // much of data-parallel communication.  Never longer than with layers as they are.  The best of
   // all divisions is longer, or shorter by 0.1% at most; by 3.5% of schedules without a closed form
   // and of offloading, which are not in proportion to a rank's layers (of small models, whose
@@ -316,14 +316,16 @@ class PipelineTerms {
   // The largest item of the fullest stage.
   MemoryItem LargestItem(const RecomputeTerms& recompute) const;
   // No choice of recomputation needs less, and of it the largest item of the fullest stage.
-  Bytes FloorPeak() const;
+  // `if_divided`: and if the layers were divided so that the fullest rank has as little state as
+  // whole layers allow.
+  Bytes FloorPeak(bool if_divided) const;
   MemoryItem LargestFloorItem() const;
   // And without what the micro-batch changes.
-  StateFloor FloorOfState() const;
+  StateFloor FloorOfState(bool if_divided) const;
   // The same, whether the schedule has orders for the micro-batches or not.
   static StateFloor StateFloorOf(const Estimator& estimator, const ShapeCosts& shape,
                                  const std::vector<StageContent>& stages,
-                                 const ParallelConfig& plan);
+                                 const ParallelConfig& plan, bool if_divided);
   // With every item; `plan` as given to the constructor, but for its recomputation.
   Estimate Itemise(const ParallelConfig& plan, const RecomputeTerms& recompute) const;
 
@@ -391,6 +393,7 @@ class PipelineTerms {
   Ranks OverRanks(const RecomputeTerms& recompute, const Each& each) const;
   Makespan MakespanOf(const Ranks& ranks) const;
   Makespan FormsMakespan(const Ranks& ranks) const;
+  Bytes IfDivided(std::span<const Bytes> of_stages) const;
   Seconds LeastSlowestOf(const RecomputeTerms& recompute) const;
   Makespan WalkedMakespan(const ParallelConfig& plan, const RecomputeTerms& recompute,
                           const Ranks& ranks, std::span<const StageCost> costs) const;
@@ -430,6 +433,7 @@ class PipelineTerms {
   double virtual_stages_ = 1;
   double unevenness_ = 1;
   double ranks_ = 1;
+  double dense_shard_ = 1, expert_shard_ = 1;  // ranks that share a parameter's state
   double in_a_row_ =
       0;  // share of a rank's forward passes that follow each other, without backward
   const ScheduleForms* forms_ = nullptr;   // of a schedule without a closed form

@@ -42,7 +42,11 @@ std::span<const EnumName<Objective>> ObjectiveNames() {
 }
 
 bool Better(Objective objective, const RankedPlan& a, const RankedPlan& b) {
-  return objective == Objective::kMemory ? Smaller(a, b) : Before(a, b);
+  if (objective == Objective::kMemory) return Smaller(a, b);
+  // What offloads for nothing may wait for it where the estimate does not see it.
+  const bool offloads = a.plan.Offloads();
+  if (a.step == b.step && offloads != b.plan.Offloads()) return !offloads;
+  return Before(a, b);
 }
 
 std::string_view Name(Bound bound) {
@@ -116,6 +120,10 @@ void Leaders::Add(const RankedPlan& plan, const TrainingConfig& training) {
   std::copy(layout.begin(), layout.end(), key.begin());
   key[layout.size()] = static_cast<int>(plan.plan.schedule);
   key[layout.size() + 1] = plan.plan.micro_batch_size;
+  if (apart_ == Apart::kShardings) {
+    key[layout.size() + 2] = plan.plan.zero;
+    key[layout.size() + 3] = plan.plan.Offloads() ? 1 : 0;
+  }
   Add(key, plan);
 }
 

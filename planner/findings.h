@@ -89,8 +89,14 @@ LayoutKey KeyOf(const ParallelConfig& plan, const TrainingConfig& training);
 // they are simulated need not be the fastest of their layout before.
 class Leaders {
  public:
+  enum class Apart {
+    kMicroBatches,  // as said
+    kShardings,     // and of each ZeRO stage, with offloaded layers or without
+  };
+  Leaders() = default;
+  explicit Leaders(Apart apart) : apart_(apart) {}
   static constexpr std::size_t kMost = 128;
-  using Key = std::array<int, 9>;
+  using Key = std::array<int, 11>;
   // Whether a plan that takes this long may be one.
   bool Admits(Seconds step) const { return step <= limit_; }
   void Add(const RankedPlan& plan, const TrainingConfig& training);
@@ -100,6 +106,7 @@ class Leaders {
  private:
   void Add(const Key& key, const RankedPlan& plan);
 
+  Apart apart_ = Apart::kMicroBatches;
   std::map<Key, RankedPlan> plans_;
   Seconds limit_{std::numeric_limits<double>::infinity()};
 };
@@ -110,8 +117,8 @@ struct Findings {
   Leaders leaders;                                      // of all that fit
   // Plans whose layers may be divided otherwise, with what their steps would be then
   // (PipelineTerms::StepIfDivided) in the place of their own: those that fit as they are, and those
-  // that nearly do.
-  Leaders divisible, near;
+  // that nearly do.  Which shardings fit when they are divided is not known before.
+  Leaders divisible{Leaders::Apart::kShardings}, near{Leaders::Apart::kShardings};
   // And the fastest where each stage has the fastest choice of recomputation with which it fits:
   // the plan without one, and its step with them.
   std::map<LayoutKey, std::optional<RankedPlan>> by_rank;

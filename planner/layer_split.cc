@@ -563,32 +563,35 @@ std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const Paralle
 
   Splitter splitter(estimator, plan, memory_limit, all);
   std::optional<Estimate> best;
-  const auto divide = [&](const Recompute& recompute) {
+  // Whether anything fits, as it is or divided, of what takes no longer than `within`.
+  const auto divide = [&](const Recompute& recompute, Seconds within) {
     ParallelConfig treated_so = plan;
     treated_so.recompute = recompute;
     Improved improved(estimator, treated_so, memory_limit);
-    if (!splitter.GiveAll(recompute)) return;
-    TrySplits(splitter, splitter.SlowestOf(treated_so), limit, improved);
-    if (std::optional<Estimate>& split = improved.best(); split && split->step < limit) {
+    if (!splitter.GiveAll(recompute)) return improved.fits();
+    TrySplits(splitter, splitter.SlowestOf(treated_so), within, improved);
+    std::optional<Estimate>& split = improved.best();
+    const bool any = split || improved.fits();
+    if (split && split->step < limit) {
       limit = split->step;
       best = std::move(split);
     }
+    return any;
   };
   const Estimate own = estimator.Itemise(plan);
   const bool fits = own.FitsIn(memory_limit);
   if (fits) limit = std::min(limit, own.step);
-  divide(plan.recompute);
+  divide(plan.recompute, limit);
   if (!fits && !best && !others.empty()) {
     const auto least =
         std::min_element(others.begin(), others.end(),
                          [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
-    divide(least->recompute);
-    if (!best) return {};
+    if (!divide(least->recompute, kNoLimit)) return {};
     others.erase(least);
   }
   for (const Candidate& other : others) {
     if (other.step >= limit) break;
-    divide(other.recompute);
+    divide(other.recompute, limit);
   }
   return best;
 }

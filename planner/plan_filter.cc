@@ -114,14 +114,18 @@ std::string_view AcceptedValues(Knob knob) {
   return {};
 }
 
-// Of a plan that recomputes by rank, as reports write it: 2xfull(3), or none offload(2).
-constexpr std::string_view kOfRanks =
-    "; | stands between values of which each is allowed, on any rank: what becomes of a choice for "
-    "each rank says estimate --rank-recompute";
-bool IsOfRanks(Knob knob, std::string_view value) {
+// Of what reports write of a plan and filters take otherwise: offloaded layers, and recomputation
+// by rank, 2xfull(3).
+std::string_view HintOn(Knob knob, std::string_view value) {
+  if (knob != Knob::kRecompute) return "";
+  if (value.find("offload(") != std::string_view::npos) {
+    return "; offloaded layers are a knob of their own: offload=2";
+  }
   const std::size_t digits = std::min(value.find_first_not_of("0123456789"), value.size());
-  return knob == Knob::kRecompute && ((digits > 0 && value.substr(digits).starts_with('x')) ||
-                                      value.find("offload(") != std::string_view::npos);
+  if (digits == 0 || !value.substr(digits).starts_with('x')) return "";
+  return "; | stands between values of which each is allowed, on any rank: what becomes of a "
+         "choice "
+         "for each rank says estimate --rank-recompute";
 }
 
 std::optional<int> ParseValue(Knob knob, std::string_view text) {
@@ -242,7 +246,7 @@ void PlanFilter::Add(bool forbid, std::string_view text, std::string_view option
       }
       problems.push_back(fmt::format("{}at {}: expected {}, got \"{}\"{}", where, name,
                                      AcceptedValues(term.knob), Printable(value, kMost),
-                                     IsOfRanks(term.knob, value) ? kOfRanks : ""));
+                                     HintOn(term.knob, value)));
     }
     terms_.push_back(std::move(term));
   }

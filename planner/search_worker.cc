@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "planner/feasibility.h"
-#include "planner/slowest_rank.h"
+#include "planner/fullest_rank.h"
 
 namespace millwright {
 namespace {
@@ -25,8 +25,8 @@ LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>&
                        bool divides) {
   LayersWork slowest;
   if (divides) {
-    RanksToFill ranks;
-    std::vector<LayersToDivide> layers(costs.kinds.size()), overlapped = layers;
+    RanksToFill<Seconds> ranks;
+    std::vector<LayersToDivide<Seconds>> layers(costs.kinds.size()), overlapped = layers;
     for (const StageContent& stage : stages) {
       ranks.count += double(stage.ranks.size());
       for (std::size_t k = 0; k < layers.size(); ++k) {
@@ -38,8 +38,8 @@ LayersWork SlowestRank(const ShapeCosts& costs, const std::vector<StageContent>&
       layers[k].each = work.total();
       overlapped[k] = {.count = layers[k].count, .each = work.longest()};
     }
-    return {.work = LeastSlowest(layers, {&ranks, 1}),
-            .overlapped = LeastSlowest(overlapped, {&ranks, 1})};
+    return {.work = LeastOfFullest<Seconds>(layers, {&ranks, 1}),
+            .overlapped = LeastOfFullest<Seconds>(overlapped, {&ranks, 1})};
   }
   for (const StageContent& stage : stages) {
     PassTime work;
@@ -114,7 +114,8 @@ StateFloor SearchWorker::LeastState() {
       floors.resize(shardings.size());
       for (std::size_t i = 0; i < shardings.size(); ++i) {
         Shard(plan, shardings[i]);
-        floors[i] = PipelineTerms::StateFloorOf(estimator_, costs, layout.stages, plan);
+        floors[i] = PipelineTerms::StateFloorOf(estimator_, costs, layout.stages, plan,
+                                                space_.divide && layout.divides);
         if (floors[i]->bytes < least.bytes) least = *floors[i];
         if (least.bytes <= space_.memory_limit) return false;
       }
@@ -325,7 +326,7 @@ void SearchWorker::RunPipeline(const ShapeCosts& costs, const PipelineLayout& la
         } else {
           terms[i].emplace(estimator_, costs, layout.stages, plan);
         }
-        if (!floor) floor = terms[i]->FloorOfState();
+        if (!floor) floor = terms[i]->FloorOfState(divides_);
       }
       if (hopeless(floor)) {
         RuleOut(*floor, space_.Choices(layout, schedule));
@@ -386,7 +387,8 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
   least_miss_ = plan.pipeline > 1 && std::isinf(space_.table_limit.step.value)
                     ? &findings_.least[key]
                     : nullptr;
-  if (terms.FloorPeak() > space_.memory_limit) {  // the state alone is too large
+  const Bytes floor_peak = terms.FloorPeak(divides_);
+  if (floor_peak > space_.memory_limit) {  // the state alone is too large
     CostHopeless(costs, terms, layout, plan);
     return;
   }
@@ -400,7 +402,7 @@ void SearchWorker::CostChoices(const ShapeCosts& costs, PipelineTerms& terms,
     const RecomputeTerms least{.treated = least_, .rest = {}, .some = {}};
     floor = divides_ ? terms.StepIfDivided(least) : terms.Step(least);
     if (!space_.Irrelevant(floor, space_.memory_limit, others)) return false;
-    if (space_.Irrelevant(floor, terms.FloorPeak(), others)) return true;
+    if (space_.Irrelevant(floor, floor_peak, others)) return true;
     set_in_flight();
     return space_.Irrelevant(floor, terms.Cost(least).peak, others);
   };
@@ -459,8 +461,8 @@ void SearchWorker::CostHopeless(const ShapeCosts& costs, PipelineTerms& terms,
       findings_.RejectForMemory(terms.LargestFloorItem(), open).nearest;
   // It may still be the nearest miss; or fit where stages with embedding or head have fewer layers.
   const bool may_divide =
-      least_miss_ != nullptr && terms.FloorPeak() <= kNearlyFits * space_.memory_limit;
-  if (!nearest || terms.FloorPeak() <= nearest->peak || may_divide || space_.exhaustive) {
+      least_miss_ != nullptr && terms.FloorPeak(false) <= kNearlyFits * space_.memory_limit;
+  if (!nearest || terms.FloorPeak(false) <= nearest->peak || may_divide || space_.exhaustive) {
     SetInFlight(terms);
     PairFor(plan.schedule, costs);
     ForEachChoice(layout, plan.schedule,

@@ -44,8 +44,9 @@ std::vector<Field> FieldsOf(ClusterConfig& c, std::string_view name) {
   return {};
 }
 
-// "+10%" or "-5%" as 1.1 or 0.95.
+// "+10%" or "-5%" as 1.1 or 0.95; a million times at most.
 std::optional<double> Factor(std::string_view text) {
+  constexpr double kMostPercent = 1e8;
   if (!text.ends_with('%') || (!text.starts_with('+') && !text.starts_with('-'))) return {};
   const bool less = text.front() == '-';
   text.remove_prefix(1);
@@ -53,7 +54,7 @@ std::optional<double> Factor(std::string_view text) {
   double percent = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(percent) ||
-      percent < 0) {
+      percent < 0 || percent > kMostPercent) {
     return {};
   }
   return 1 + (less ? -percent : percent) / 100;

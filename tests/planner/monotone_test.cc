@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/model_presets.h"
 #include "planner/search.h"
@@ -29,6 +30,15 @@ const Question kQuestions[] = {
     {"mixtral-8x7b", "dgx-h100", 4, {.global_batch_size = 128, .seq_length = 4096}},
     // A head like four of its 36 layers: best are plans that are slow as long as these are even.
     {"gpt-oss-120b", "dgx-h100", 8, {.global_batch_size = 192, .seq_length = 8192}},
+};
+// Plans that fit only when their layers are divided anew, under another ZeRO stage or with more
+// recomputation than what is fastest of those that nearly fit.
+const Question kDivided[] = {
+    {"deepseek-v2-lite", "dgx-h100", 1, {.global_batch_size = 2048, .seq_length = 2048}},
+    {"qwen3-30b-a3b",
+     "pcie-h100",
+     1,
+     {.global_batch_size = 48, .seq_length = 16384, .precision = Precision::kFp8}},
 };
 
 // Infinite where none fits.
@@ -67,18 +77,34 @@ TEST(Monotone, MoreOfAResourceNeverMakesTheBestPlanSlower) {
 }
 
 TEST(Monotone, AFilterNeverFindsAFasterPlan) {
-  for (const Question& q : std::span(kQuestions).first(kSanitized ? 1 : std::size(kQuestions))) {
-    for (const int top : {1, 10, 32}) {
+  std::vector<Question> questions(std::begin(kQuestions), std::end(kQuestions));
+  questions.insert(questions.end(), std::begin(kDivided), std::end(kDivided));
+  if (kSanitized) questions.resize(1);
+  for (const Question& q : questions) {
+    for (const int top : {1, 32}) {
       const SearchOptions options{.top = top, .threads = 2};
       const Seconds best = BestStep(q, ClusterOf(q), options);
       for (const char* term : {"cp=1", "tp=1", "pp=4", "pp=8", "vpp=1", "zero=0|1", "micro_batch=1",
-                               "recompute=none", "sp=1", "cp_kind=ring"}) {
+                               "recompute=none", "sp=1", "cp_kind=ring", "dp=1", "cp=2"}) {
         SearchOptions filtered = options;
         filtered.filter.Require(term);
         EXPECT_GE(BestStep(q, ClusterOf(q), filtered) / best, 1 - 1e-12)
             << q.model << ", top " << top << ", " << term;
       }
     }
+  }
+}
+
+TEST(Monotone, ALargerSpaceNeverHasASlowerBestPlan) {
+  for (const Question& q : kDivided) {
+    const SearchOptions options{.top = 32, .threads = 2};
+    SearchOptions larger = options;
+    larger.offload = true;
+    EXPECT_LE(BestStep(q, ClusterOf(q), larger), BestStep(q, ClusterOf(q), options)) << q.model;
+    larger.filter.Require("cp=1|2,tp=1|2");
+    SearchOptions both = larger;
+    both.filter.Require("offload=0");
+    EXPECT_LE(BestStep(q, ClusterOf(q), larger), BestStep(q, ClusterOf(q), both)) << q.model;
   }
 }
 
