@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ struct Piece {
   int first = 0, front = 0, end = 0, back = 0;
 };
 
+bool TreatsSome(const Recompute& r) { return r.full_layers > 0 || r.offload_layers > 0; }
+
 // Compared in order.
 using Value = std::array<double, 2>;
 constexpr Value kNone{std::numeric_limits<double>::infinity(), 0};
@@ -110,10 +113,12 @@ class Splitter {
     Seconds time;
     bool fits = true;
   };
-  // Of a rank with some layers: what each choice costs.
+  // A rank with some layers: what choices cost that were asked for.
   struct RankCosts {
+    std::vector<StageContent> content;  // one stage
+    std::unique_ptr<PipelineTerms> terms;
     int longest = 0;  // of its chunks
-    std::vector<OfChoice> choices;
+    std::vector<std::optional<OfChoice>> choices;
   };
   // Slot by slot over how many layers are taken at the front and at the back: least of the join of
   // all values, among pieces whose ranks fit and take `bound` at most.
@@ -124,8 +129,9 @@ class Splitter {
                     const Act& act) const;
   const SlotCost& CostOf(std::size_t slot, const Piece& piece);
   StageContent ContentOf(int rank, const Slot& slot, const Piece& piece) const;
-  RankCosts CostsOf(const StageContent& of_rank) const;
-  void AddBest(const RankCosts& of_rank, SlotCost& cost) const;
+  std::unique_ptr<RankCosts> CostsOf(StageContent of_rank) const;
+  const OfChoice& CostOf(RankCosts& of_rank, std::size_t choice) const;
+  void AddBest(RankCosts& of_rank, SlotCost& cost) const;
   ParallelConfig PlanOf(std::vector<int> layers, const std::vector<int>& choices) const;
   std::optional<Solution> LeastWork(Seconds bound);
   void AddFaster(const Solution& of_slowest, std::vector<ParallelConfig>& plans);
@@ -153,7 +159,7 @@ class Splitter {
   std::map<std::vector<int>, int> windows_;  // rows of layer kinds, numbered
   std::vector<int> window_at_;               // by first layer and their number; -1: not known yet
   // By slot and windows: of each of the slot's ranks, and of all with what they do.
-  std::unordered_map<std::int64_t, std::vector<RankCosts>> of_ranks_;
+  std::unordered_map<std::int64_t, std::vector<std::unique_ptr<RankCosts>>> of_ranks_;
   std::unordered_map<std::int64_t, SlotCost> costs_;
   int given_ = -1;  // the choice of all ranks; -1: each has its best
 };
@@ -171,19 +177,16 @@ Splitter::Splitter(const Estimator& estimator, const ParallelConfig& plan, Bytes
       copies_(CopiesOfModel(plan.schedule)),
       shape_(estimator.CostShape(ShapeOf(plan, estimator.training()))),
       work_before_{Seconds(0)} {
-  const auto treats_some = [](const Recompute& r) {
-    return r.full_layers > 0 || r.offload_layers > 0;
-  };
   std::vector<TreatedChoice> of_all;
   for (const Recompute& choice : choices) {
-    if (!treats_some(choice)) of_all.push_back({&choice, shape_.Treat(choice)});
+    if (!TreatsSome(choice)) of_all.push_back({&choice, shape_.Treat(choice)});
   }
   for (const TreatedChoice& choice : Undominated(of_all)) {
     choices_.push_back({*choice.recompute, choice.treated, choice.treated});
     has_full_ = has_full_ || choice.recompute->granularity == RecomputeGranularity::kFull;
   }
   for (const Recompute& choice : choices) {
-    if (!treats_some(choice)) continue;
+    if (!TreatsSome(choice)) continue;
     choices_.push_back({choice, shape_.Treat(choice), shape_.Treat(OfOthers(choice))});
   }
   const std::vector<LayerKind>& kinds = estimator.kinds();
@@ -237,31 +240,39 @@ void Splitter::SlotCost::Add(Seconds time, int choice, bool has_room) {
   choices.push_back(choice);
 }
 
-Splitter::RankCosts Splitter::CostsOf(const StageContent& of_rank) const {
-  const std::vector<StageContent> stages = {of_rank};
-  PipelineTerms terms(estimator_, shape_, stages, plan_);
-  terms.SetInFlight();
-  RankCosts costs;
-  for (const auto& chunk : of_rank.chunks)
-    costs.longest = std::max(costs.longest, int(chunk.size()));
-  for (const Choice& choice : choices_) {
-    const std::vector<int> some = SomeLayers(stages, choice.recompute);
-    const RankCost one =
-        terms.CostOfRanks({.treated = choice.treated, .rest = choice.rest, .some = some}).front();
-    costs.choices.push_back(
-        {.time = one.time, .fits = one.peak <= limit_ && HostHolds(one.host, host_limit_)});
+std::unique_ptr<Splitter::RankCosts> Splitter::CostsOf(StageContent of_rank) const {
+  auto costs = std::make_unique<RankCosts>();
+  for (const auto& chunk : of_rank.chunks) {
+    costs->longest = std::max(costs->longest, int(chunk.size()));
   }
+  costs->content.push_back(std::move(of_rank));
+  costs->terms = std::make_unique<PipelineTerms>(estimator_, shape_, costs->content, plan_);
+  costs->terms->SetInFlight();
+  costs->choices.resize(choices_.size());
   return costs;
 }
 
+const Splitter::OfChoice& Splitter::CostOf(RankCosts& of_rank, std::size_t c) const {
+  std::optional<OfChoice>& cost = of_rank.choices[c];
+  if (cost) return *cost;
+  const Choice& choice = choices_[c];
+  const std::vector<int> some = SomeLayers(of_rank.content, choice.recompute);
+  const RankCost one =
+      of_rank.terms->CostOfRanks({.treated = choice.treated, .rest = choice.rest, .some = some})
+          .front();
+  return cost.emplace(
+      OfChoice{.time = one.time, .fits = one.peak <= limit_ && HostHolds(one.host, host_limit_)});
+}
+
 // The choice of all ranks, or the fastest that fits; where none does, any.
-void Splitter::AddBest(const RankCosts& of_rank, SlotCost& cost) const {
+void Splitter::AddBest(RankCosts& of_rank, SlotCost& cost) const {
   if (given_ >= 0) {
-    const OfChoice& one = of_rank.choices[std::size_t(given_)];
+    const OfChoice& one = CostOf(of_rank, std::size_t(given_));
     cost.Add(one.time, given_, one.fits);
     return;
   }
   int best = -1;
+  Seconds time;
   for (std::size_t c = 0; c < choices_.size(); ++c) {
     const Recompute& recompute = choices_[c].recompute;
     // No more than there are: that is all of them.
@@ -269,11 +280,12 @@ void Splitter::AddBest(const RankCosts& of_rank, SlotCost& cost) const {
       continue;
     }
     if (recompute.offload_layers > std::max(1, of_rank.longest) && choices_.size() > 1) continue;
-    const OfChoice& one = of_rank.choices[c];
-    if (!one.fits || (best >= 0 && one.time >= of_rank.choices[std::size_t(best)].time)) continue;
+    const OfChoice& one = CostOf(of_rank, c);
+    if (!one.fits || (best >= 0 && one.time >= time)) continue;
     best = int(c);
+    time = one.time;
   }
-  cost.Add(best >= 0 ? of_rank.choices[std::size_t(best)].time : Seconds(0), best, best >= 0);
+  cost.Add(time, best, best >= 0);
 }
 
 int Splitter::WindowId(int first, int layers) {
@@ -299,7 +311,7 @@ const Splitter::SlotCost& Splitter::CostOf(std::size_t slot, const Piece& piece)
       of_ranks->second.push_back(CostsOf(ContentOf(rank, slots_[slot], piece)));
     }
   }
-  for (const RankCosts& of_rank : of_ranks->second) AddBest(of_rank, at->second);
+  for (const auto& of_rank : of_ranks->second) AddBest(*of_rank, at->second);
   return at->second;
 }
 
@@ -472,7 +484,7 @@ std::optional<ParallelConfig> Splitter::WithItsLayers() const {
   plain.rank_recompute.clear();
   SlotCost all;
   for (const StageContent& of_rank : StagesOfPlan(estimator_.model(), plain)) {
-    AddBest(CostsOf(of_rank), all);
+    AddBest(*CostsOf(of_rank), all);
   }
   if (!all.fits) return {};
   return PlanOf(plan_.stage_layers, all.choices);
@@ -541,34 +553,56 @@ std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const Paralle
   const ShapeCosts shape = estimator.CostShape(ShapeOf(plan, estimator.training()));
   const std::vector<StageContent> stages = DistinctStages(StagesOfPlan(estimator.model(), plan));
   const PipelineTerms terms(estimator, shape, stages, plan);
-  std::vector<TreatedChoice> treated;
-  for (const Recompute& choice : choices) treated.push_back({&choice, shape.Treat(choice)});
+  std::vector<TreatedChoice> treated, of_some;
+  for (const Recompute& choice : choices) {
+    (TreatsSome(choice) ? of_some : treated).push_back({&choice, shape.Treat(choice)});
+  }
   struct Candidate {
     Recompute recompute;
     Seconds step;  // if it were divided well
-    Bytes kept;    // of a micro-batch by a layer of each kind
+    Bytes kept;    // of a micro-batch by all layers
+    bool tried = false;
   };
-  std::vector<Candidate> others;
-  std::vector<Recompute> all = {plan.recompute};
-  for (TreatedChoice& choice : Undominated(treated)) {
-    if (*choice.recompute == plan.recompute) continue;
-    if (Overlaps(plan.schedule)) shape.Pair(*choice.recompute, choice.treated);
-    const RecomputeTerms recompute{.treated = choice.treated, .rest = {}, .some = {}};
-    others.push_back({*choice.recompute, terms.StepIfDivided(recompute), Bytes(0)});
-    for (const TreatedLayer& layer : choice.treated) others.back().kept += layer.saved;
-    all.push_back(*choice.recompute);
+  std::vector<Candidate> candidates;
+  treated = Undominated(treated);
+  treated.insert(treated.end(), of_some.begin(), of_some.end());
+  treated.push_back({&plan.recompute, shape.Treat(plan.recompute)});
+  for (TreatedChoice& choice : treated) {
+    const bool own = &choice == &treated.back();
+    if (!own && *choice.recompute == plan.recompute) continue;
+    std::vector<TreatedLayer> rest = shape.Treat(OfOthers(*choice.recompute));
+    if (Overlaps(plan.schedule)) {
+      shape.Pair(*choice.recompute, choice.treated);
+      shape.Pair(OfOthers(*choice.recompute), rest);
+    }
+    const std::vector<int> some = SomeLayers(stages, *choice.recompute);
+    const RecomputeTerms recompute{.treated = choice.treated, .rest = rest, .some = some};
+    Candidate candidate{
+        .recompute = *choice.recompute, .step = terms.StepIfDivided(recompute), .kept{}};
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      for (std::size_t k = 0; k < rest.size(); ++k) {
+        const int layers = stages[s].layers[k], some_of = recompute.Treated(stages[s], s, k);
+        candidate.kept +=
+            double(stages[s].ranks.size()) *
+            (double(some_of) * choice.treated[k].saved + double(layers - some_of) * rest[k].saved);
+      }
+    }
+    candidates.push_back(std::move(candidate));
   }
-  std::stable_sort(others.begin(), others.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
+  std::vector<Recompute> all;
+  for (const Candidate& candidate : candidates) all.push_back(candidate.recompute);
 
   Splitter splitter(estimator, plan, memory_limit, all);
   std::optional<Estimate> best;
   // Whether anything fits, as it is or divided, of what takes no longer than `within`.
-  const auto divide = [&](const Recompute& recompute, Seconds within) {
+  const auto divide = [&](Candidate& candidate, Seconds within) {
+    candidate.tried = true;
     ParallelConfig treated_so = plan;
-    treated_so.recompute = recompute;
+    treated_so.recompute = candidate.recompute;
     Improved improved(estimator, treated_so, memory_limit);
-    if (!splitter.GiveAll(recompute)) return improved.fits();
+    if (!splitter.GiveAll(candidate.recompute)) return improved.fits();
     TrySplits(splitter, splitter.SlowestOf(treated_so), within, improved);
     std::optional<Estimate>& split = improved.best();
     const bool any = split || improved.fits();
@@ -578,20 +612,26 @@ std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const Paralle
     }
     return any;
   };
+  // What keeps more than one that fits may fit too; how much is found by halving.
   const Estimate own = estimator.Itemise(plan);
-  const bool fits = own.FitsIn(memory_limit);
-  if (fits) limit = std::min(limit, own.step);
-  divide(plan.recompute, limit);
-  if (!fits && !best && !others.empty()) {
-    const auto least =
-        std::min_element(others.begin(), others.end(),
-                         [](const Candidate& a, const Candidate& b) { return a.kept < b.kept; });
-    if (!divide(least->recompute, kNoLimit)) return {};
-    others.erase(least);
+  std::size_t fits = 0, too_much = candidates.size();
+  if (own.FitsIn(memory_limit)) {
+    limit = std::min(limit, own.step);
+    while (candidates[fits].recompute != plan.recompute) ++fits;
+    divide(candidates[fits], limit);
+  } else if (candidates.size() > 1 && !divide(candidates.front(), kNoLimit)) {
+    return {};
   }
-  for (const Candidate& other : others) {
-    if (other.step >= limit) break;
-    divide(other.recompute, limit);
+  while (too_much - fits > 1) {
+    const std::size_t middle = fits + (too_much - fits) / 2;
+    (divide(candidates[middle], limit) ? fits : too_much) = middle;
+  }
+  candidates.resize(too_much);
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
+  for (Candidate& candidate : candidates) {
+    if (candidate.step >= limit) break;
+    if (!candidate.tried) divide(candidate, limit);
   }
   return best;
 }

@@ -77,7 +77,8 @@ std::vector<Remedy> Remedies(const ModelConfig& model, const TrainingConfig& tra
   for (int doubling = 0; doubling < kMostDoublings; ++doubling) {
     larger.nodes *= 2;
     if (larger.gpus() > kMaxGpus || !Inconsistencies(larger).empty()) break;
-    if ((found = best(training, larger, quick))) break;
+    found = best(training, larger, quick);
+    if (found) break;
     too_few = larger.nodes;
   }
   if (!found) return remedies;

@@ -290,6 +290,22 @@ std::vector<RankedPlan> NextToDivide(const Space& space, const Findings& all, in
   return next;
 }
 
+// What all ranks of a pipeline may do when its layers are divided anew: of the layers of a chunk
+// that are recomputed in full a few numbers.
+std::vector<Recompute> ChoicesOfAll(const Space& space, const ParallelConfig& plan) {
+  constexpr int kNumbers = 8;
+  std::vector<Recompute> choices = space.choices;
+  if (!space.partial_recompute) return choices;
+  const int longest = (space.model.num_layers - 1) / StagesPerCopy(plan) + 2;  // or next to it
+  const int step = (longest + kNumbers - 1) / kNumbers;
+  for (int n = step; n < longest; n += step) {
+    const Recompute first{
+        .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = n};
+    if (space.filter.Allows(first)) choices.push_back(first);
+  }
+  return choices;
+}
+
 // Divides the layers anew of all that may be among the `top` plans with it, fit or nearly fit, but
 // for those that it was done for before, which it adds to.  For how many there was no time.
 std::int64_t DivideBest(const Space& space, const Estimators& estimators, const Limit& until,
@@ -305,7 +321,7 @@ std::int64_t DivideBest(const Space& space, const Estimators& estimators, const 
     const std::int64_t left =
         InTime(next.size(), estimators, until, [&](int thread, std::size_t i) {
           split[i] = BestSplitOfAny(estimators[std::size_t(thread)], next[i].plan,
-                                    space.memory_limit, space.choices, limit);
+                                    space.memory_limit, ChoicesOfAll(space, next[i].plan), limit);
         });
     Take(split, space, all);
     if (left > 0) return left;
@@ -349,10 +365,10 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   std::vector<std::optional<Estimate>> split(more.size());
   undivided += InTime(more.size(), estimators, limit, [&](int thread, std::size_t i) {
     const Estimator& estimator = estimators[std::size_t(thread)];
-    split[i] = i < others
-                   ? BestSplit(estimator, more[i].plan, space.memory_limit)
-                   : BestSplitOfAny(estimator, more[i].plan, space.memory_limit, space.choices,
-                                    Seconds(std::numeric_limits<double>::infinity()));
+    split[i] = i < others ? BestSplit(estimator, more[i].plan, space.memory_limit)
+                          : BestSplitOfAny(estimator, more[i].plan, space.memory_limit,
+                                           ChoicesOfAll(space, more[i].plan),
+                                           Seconds(std::numeric_limits<double>::infinity()));
   });
   Take(split, space, all);
   if (!options.recompute_by_rank) return;

@@ -11,7 +11,7 @@ namespace millwright {
 namespace {
 
 // A plan this much too large may fit with its layers divided otherwise.
-constexpr double kNearlyFits = 1.25;
+constexpr double kNearlyFits = 1.6;
 
 const Recompute kFirstLayer{
     .granularity = RecomputeGranularity::kFull, .modules = {}, .full_layers = 1};

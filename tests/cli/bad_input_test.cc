@@ -212,7 +212,7 @@ TEST_F(BadInput, Filters) {
   EXPECT_EQ(Of("plan --model llama-3.1-8b --explain recompute=2xfull(3)|all|none|offload(2)" +
                std::string(kRest)),
             expected + "\"2xfull(3)\"" + of_ranks + expected + "\"all\"\n" + expected +
-                "\"offload(2)\"" + of_ranks);
+                "\"offload(2)\"; offloaded layers are a knob of their own: offload=2\n");
 }
 
 TEST_F(BadInput, OptionsGivenAndSearched) {
