@@ -49,8 +49,8 @@ std::optional<Estimate> BestSplit(const Estimator& estimator, const ParallelConf
 
 // The same, or with one of `choices` of recomputation on all ranks in the place of its own where
 // that is faster: the plan may fit or come to its own with another.  Where nothing fits with the
-// one of them that keeps least, none of the others is tried.  What takes `limit` or more is of no
-// interest, and may be missing.
+// one of them that keeps least, none of the others is tried; how much more can be kept is found by
+// halving.  What takes `limit` or more is of no interest, and may be missing.
 std::optional<Estimate> BestSplitOfAny(const Estimator& estimator, const ParallelConfig& plan,
                                        Bytes memory_limit, std::span<const Recompute> choices,
                                        Seconds limit);

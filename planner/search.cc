@@ -308,9 +308,12 @@ std::vector<Recompute> ChoicesOfAll(const Space& space, const ParallelConfig& pl
 
 // Divides the layers anew of all that may be among the `top` plans with it, fit or nearly fit, but
 // for those that it was done for before, which it adds to.  For how many there was no time.
+// `progress` is called with `share` now and then.
 std::int64_t DivideBest(const Space& space, const Estimators& estimators, const Limit& until,
-                        int top, Findings& all, std::vector<RankedPlan>& divided) {
+                        int top, const Progress& progress, double share, Findings& all,
+                        std::vector<RankedPlan>& divided) {
   while (true) {
+    if (progress) progress(share);
     const std::vector<RankedPlan> table = BestOfLayouts(all, top, false);
     const Seconds limit = int(table.size()) == top
                               ? table.back().step
@@ -345,7 +348,7 @@ void SplitLayers(const Space& space, const Estimators& estimators, const SearchO
   }
   const Limit limit{until, options.stop};
   std::int64_t& undivided = result.certificate.undivided;
-  undivided = DivideBest(space, estimators, limit, top, all, divided);
+  undivided = DivideBest(space, estimators, limit, top, options.progress, 1, all, divided);
 
   const std::vector<RankedPlan> table = BestOfLayouts(all, top, false);
   const bool enough = int(table.size()) == top;
@@ -450,7 +453,10 @@ SearchResult Search(const ModelConfig& model, const TrainingConfig& training,
                                       : VisitOrder{.floors = {}, .units = part.units()};
     const double share = stage == CoarseStage::kOthers ? kForOthers : kForCoarse;
     Merge(coarse, Visit(part, part_order, ideal, estimators, {}, {until(share), first}).findings);
-    if (space.divide) DivideBest(space, estimators, until(share), options.top, coarse, divided);
+    if (space.divide) {
+      DivideBest(space, estimators, until(share), options.top, options.progress, 0, coarse,
+                 divided);
+    }
     if (!space.exhaustive) SetLimits(space, coarse, options.top);
   }
   Visited own =
