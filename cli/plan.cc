@@ -489,7 +489,7 @@ int PlanPart(std::span<const std::string> args, Console& console, const SearchPa
   for (const std::string& text : require) filter([&] { options.filter.Require(text); });
   for (const std::string& text : forbid) filter([&] { options.filter.Forbid(text); });
   if (schedules) {
-    if (*schedules == "all") {
+    if (("," + *schedules + ",").find(",all,") != std::string::npos) {
       schedules->clear();
       for (const auto& name : TrainingScheduleNames()) {
         *schedules += fmt::format("{}{}", schedules->empty() ? "" : ",", name.name);
